@@ -202,12 +202,12 @@ func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger
 	past := restarts{}
 	for {
 		a := newAgent(c, version, log, recent)
-		a.restarts = past
+		a.restarts, a.datapath.need = past, past.need
 		why, err := a.run(ctx)
 		if err != nil || why == "" {
 			return err
 		}
-		past = restarts{count: past.count + 1, why: why, at: time.Now()}
+		past = restarts{count: past.count + 1, why: why, at: time.Now(), need: a.datapath.needs()}
 	}
 }
 

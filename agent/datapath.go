@@ -29,6 +29,7 @@ type datapath struct {
 	memory func() (uint64, error) // of the node, in bytes
 	load   func(bpf.Options) (*bpf.Datapath, error)
 	growth growth
+	need   map[string]int // rows that maps must have room for: those that the life before was refused
 
 	hub    *event.Hub
 	usages *bpf.Usages
@@ -71,6 +72,7 @@ func (d *datapath) start(context.Context) error {
 	}
 	err = d.loadGrown(bpf.Options{
 		Settings: d.Loaded, Sizes: sizes, Entries: entries, Listen: listen,
+		Grow: d.Config.GrowsMaps(), Need: d.need, DistributedLRU: d.Config.BPF.DistributedLRU,
 		Dir: d.dir(), NoTCX: !d.Config.BPF.EnableTCX,
 	})
 	if err != nil {
@@ -147,7 +149,7 @@ func (d *datapath) traceRate() uint32 {
 // bytes.
 const tablesEach = 4
 
-// sizes are those of the maps: with bpf.mapDynamicSizeRatio, a share of the node's memory.
+// sizes are those of the maps. What conntrack and NAT entries have is their start; the limit is in d.growth.
 func (d *datapath) sizes() (bpf.Sizes, error) {
 	memory, err := d.memory()
 	if err != nil && d.Config.BPF.MapDynamicSizeRatio > 0 {
@@ -163,8 +165,10 @@ func (d *datapath) sizes() (bpf.Sizes, error) {
 		!d.services.serviceConfig().FixedAlgorithm) {
 		s.MaglevTables = tablesEach * s.Services
 	}
-	s.Translations = s.Flows
-	d.growth = growth{limit: d.Config.FlowLimit(memory, flows)}
+	limit, by := d.Config.FlowLimit(memory, dynamic.Flows, flows)
+	s.Flows = uint32(d.Config.FlowLRUStart(limit, dynamic.Flows))
+	s.Translations = uint32(d.Config.FlowStart(limit, dynamic.Flows))
+	d.growth = growth{limit: limit, by: by}
 	s.Peers = uint32(d.Config.Policy.PeersMax)
 	s.PeerClasses, s.Verdicts = uint32(d.Config.Policy.MapMax), uint32(d.Config.Policy.MapMax)
 	return s, nil

@@ -13,12 +13,17 @@ import (
 	"myelin/service/nat"
 )
 
-// growthInterval is how often the use of conntrack tables is compared with their size.
-const growthInterval = time.Second
+// growthInterval is how often the use of conntrack tables is compared with their size; that of other maps, whose rows
+// have to be counted, once in growthRounds.
+const (
+	growthInterval = 250 * time.Millisecond
+	growthRounds   = 16
+)
 
 // growth is what limits the growth of the tables of conntrack and NAT entries.
 type growth struct {
 	limit int    // in entries of each table; 0: they do not grow
+	by    string // the keys that set limit
 	stuck string // why they could not be made larger, empty if they could
 }
 
@@ -36,6 +41,16 @@ func sizeFor(entries, base, limit int) int {
 	return max(base, min(size, limit))
 }
 
+// grownFor is the size of a table that was pinned: one that grows gets room for twice its entries, because these have
+// come within seconds, and as many again may come before it can grow once more.
+func grownFor(p bpf.Pinned, base, limit int) int {
+	entries := p.Counted
+	if p.Max > 0 && crowded(entries, p.Max) {
+		entries *= 2
+	}
+	return sizeFor(entries, base, limit)
+}
+
 // pinnedFlows are the tables that grow, with their entries of proven flows.
 type pinnedFlows struct{ flows, nat bpf.Pinned }
 
@@ -50,7 +65,7 @@ func (d *datapath) pinnedFlows() (p pinnedFlows, err error) {
 // loadGrown loads the programs with tables as large as the flows in the pinned ones need, or as they are now, if the
 // kernel has no memory for that.
 func (d *datapath) loadGrown(o bpf.Options) (err error) {
-	if d.growth.limit == 0 {
+	if d.growth.limit == 0 && !o.Grow {
 		d.Datapath, err = d.load(o)
 		return err
 	}
@@ -59,21 +74,47 @@ func (d *datapath) loadGrown(o bpf.Options) (err error) {
 		return err
 	}
 	flows, nats := int(o.Sizes.Flows), int(o.Sizes.Translations)
-	o.Sizes.Flows = uint32(sizeFor(p.flows.Counted, flows, d.growth.limit))
-	o.Sizes.Translations = uint32(sizeFor(p.nat.Counted, nats, d.growth.limit))
+	if d.growth.limit != 0 {
+		o.FlowRoom = bpf.Room{Start: o.Sizes.Flows, Limit: uint32(max(flows, d.growth.limit)), By: d.growth.by}
+		o.NatRoom = bpf.Room{Start: o.Sizes.Translations, Limit: uint32(max(nats, d.growth.limit)), By: d.growth.by}
+		o.Sizes.Flows = uint32(grownFor(p.flows, flows, d.growth.limit))
+		o.Sizes.Translations = uint32(grownFor(p.nat, nats, d.growth.limit))
+	}
 	d.Datapath, err = d.load(o)
 	if !errors.Is(err, unix.ENOMEM) {
 		return err
 	}
 	d.growth.stuck = fmt.Sprintf("no memory for %d conntrack and %d NAT entries", o.Sizes.Flows, o.Sizes.Translations)
-	d.Log.Warn("conntrack tables do not grow", "error", err, "entries", o.Sizes.Flows, "nat", o.Sizes.Translations)
-	o.Sizes.Flows, o.Sizes.Translations = uint32(max(flows, p.flows.Max)), uint32(max(nats, p.nat.Max))
+	d.Log.Warn("maps do not grow", "error", err, "entries", o.Sizes.Flows, "nat", o.Sizes.Translations)
+	if d.growth.limit != 0 {
+		o.Sizes.Flows, o.Sizes.Translations = uint32(max(flows, p.flows.Max)), uint32(max(nats, p.nat.Max))
+	}
+	o.Stay = true
 	d.Datapath, err = d.load(o)
 	return err
 }
 
+// needs are how many rows maps must have room for in the next life: those that they were refused in this one, or in one
+// before.
+func (d *datapath) needs() map[string]int {
+	if d.Datapath == nil {
+		return d.need
+	}
+	all := d.Datapath.Needs()
+	for name, rows := range d.need {
+		if all == nil {
+			all = map[string]int{}
+		}
+		all[name] = max(all[name], rows)
+	}
+	return all
+}
+
 // takeOverFlows copies the flows that began after tables of another size had been filled, when all programs use these.
 func (a *agent) takeOverFlows() {
+	if err := a.Datapath.TakeOverOrigins(); err != nil {
+		a.Log.Warn("sockets that were connected during the start may not know their Service's address", "error", err)
+	}
 	switch n, err := a.Datapath.Overlap(); {
 	case err != nil:
 		a.Log.Warn("flows that began during the start may end", "error", err)
@@ -83,22 +124,26 @@ func (a *agent) takeOverFlows() {
 }
 
 // watchGrowth requests a reload, which makes larger tables, when proven flows need them. A flood of packets with forged
-// sources proves nothing: the datapath evicts its entries.
+// sources proves nothing: the datapath evicts its entries. Other maps grow for the rows that they have, and at once for
+// rows that were refused.
 func (a *agent) watchGrowth(ctx context.Context) error {
 	g := a.datapath.growth
-	if g.limit == 0 || g.stuck != "" {
+	if g.limit == 0 && !a.Config.GrowsMaps() || g.stuck != "" {
 		return nil
 	}
 	tick := time.NewTicker(growthInterval)
 	defer tick.Stop()
-	for {
+	for round := 1; ; round++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		why := tooSmall(a.flows.Tables(), g.limit)
-		if why == "" || time.Since(a.began) < a.readyAfter()+reloadPause {
+		why := a.refused()
+		if why == "" && time.Since(a.began) >= a.readyAfter()+reloadPause {
+			why = a.tooSmall(round%growthRounds == 0)
+		}
+		if why == "" {
 			continue
 		}
 		select {
@@ -107,6 +152,32 @@ func (a *agent) watchGrowth(ctx context.Context) error {
 		}
 		return nil
 	}
+}
+
+// refused names a map that had no room for rows, empty if there is none.
+func (a *agent) refused() string {
+	for name, rows := range a.Datapath.Needs() {
+		return fmt.Sprintf("the map %s has no room for %d rows: it grows", name, rows)
+	}
+	return ""
+}
+
+// tooSmall names a map that is to grow, empty if there is none. Those other than tables of flows are counted if all is
+// true.
+func (a *agent) tooSmall(all bool) string {
+	if g := a.datapath.growth; g.limit != 0 {
+		if why := tooSmall(a.flows.Tables(), g.limit); why != "" {
+			return why
+		}
+	}
+	if !all {
+		return ""
+	}
+	why, err := a.Datapath.Crowded()
+	if err != nil {
+		a.Log.Warn("it is not known whether maps should grow", "error", err)
+	}
+	return why
 }
 
 // tooSmall names the first table that is to grow, empty if there is none.

@@ -30,6 +30,26 @@ func TestSizeFor(t *testing.T) {
 	}
 }
 
+// TestGrownFor: a table that grows has room for twice its entries; one that is large enough keeps its size, and one
+// whose flows are over shrinks.
+func TestGrownFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pinned bpf.Pinned
+		want   int
+	}{
+		"none":       {bpf.Pinned{}, 16384},
+		"not in use": {bpf.Pinned{Max: 16384}, 16384},
+		"crowded":    {bpf.Pinned{Counted: 6145, Max: 16384}, 65536},
+		"grown":      {bpf.Pinned{Counted: 6145, Max: 65536}, 32768},
+		"over":       {bpf.Pinned{Counted: 100, Max: 65536}, 16384},
+		"limited":    {bpf.Pinned{Counted: 50000, Max: 65536}, 200000},
+	} {
+		if got := grownFor(tc.pinned, 16384, 200000); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}
+
 func TestTooSmall(t *testing.T) {
 	for name, tc := range map[string]struct {
 		table string
@@ -59,11 +79,15 @@ func TestGrowthStuck(t *testing.T) {
 		stuck bool
 		err   error
 	}{
-		"memory":           {"", nil, []uint32{65536}, false, nil},
-		"no memory":        {"", []error{fmt.Errorf("create: %w", unix.ENOMEM)}, []uint32{65536, 65536}, true, nil},
-		"no memory at all": {"", []error{unix.ENOMEM, unix.ENOMEM}, []uint32{65536, 65536}, true, unix.ENOMEM},
-		"another error":    {"", []error{other}, []uint32{65536}, false, other},
-		"sizes are set":    {"bpf.ctTcpMax: 2048", []error{unix.ENOMEM}, []uint32{2048 + 16384}, false, unix.ENOMEM},
+		"memory":           {"", nil, []uint32{16384}, false, nil},
+		"no memory":        {"", []error{fmt.Errorf("create: %w", unix.ENOMEM)}, []uint32{16384, 16384}, true, nil},
+		"no memory at all": {"", []error{unix.ENOMEM, unix.ENOMEM}, []uint32{16384, 16384}, true, unix.ENOMEM},
+		"another error":    {"", []error{other}, []uint32{16384}, false, other},
+		"sizes are set": {"bpf.ctTcpMax: 2048", []error{unix.ENOMEM}, []uint32{2048 + 16384, 2048 + 16384}, true,
+			nil},
+		"sizes are set, nothing grows": {"bpf: {ctTcpMax: 2048, preallocateMaps: true}", []error{unix.ENOMEM},
+			[]uint32{2048 + 16384}, false, unix.ENOMEM},
+		"all at once":      {"bpf.preallocateMaps: true", nil, []uint32{65536}, false, nil},
 		"it does not grow": {"myelin.mapGrowthRatio: 0", []error{unix.ENOMEM}, []uint32{65536}, false, unix.ENOMEM},
 	} {
 		parsed, err := config.Parse([]byte(c.file+"\n"), "f")
@@ -85,11 +109,11 @@ func TestGrowthStuck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = d.loadGrown(bpf.Options{Sizes: sizes})
+		err = d.loadGrown(bpf.Options{Sizes: sizes, Grow: parsed.GrowsMaps()})
 		if !errors.Is(err, c.err) || !slices.Equal(tries, c.tries) || (d.growth.stuck != "") != c.stuck {
 			t.Errorf("%s: tries %v, stuck %q, error %v", name, tries, d.growth.stuck, err)
 		}
-		if c.stuck && !strings.Contains(d.growth.stuck, "65536 conntrack") {
+		if c.stuck && !strings.Contains(d.growth.stuck, fmt.Sprint(tries[0], " conntrack")) {
 			t.Errorf("%s: %q names no sizes", name, d.growth.stuck)
 		}
 	}

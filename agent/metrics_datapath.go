@@ -66,6 +66,10 @@ func (d *datapath) maps(s feature.Sink) {
 		s.Gauge("myelin_bpf_map_bytes", "Kernel memory of a BPF map.", float64(u.Bytes), labels)
 		s.Gauge("myelin_bpf_map_capacity", "Room in a BPF map, in entries; of a ring buffer in bytes.", float64(u.Max),
 			prometheus.Labels{"map_group": u.Name})
+		if u.Limit > u.Max {
+			s.Gauge("myelin_bpf_map_limit_entries", "What a BPF map grows to if rows need it.", float64(u.Limit),
+				labels)
+		}
 		if u.Entries >= 0 {
 			s.Gauge("myelin_bpf_map_entries", "Entries of a BPF map.", float64(u.Entries), labels)
 			s.Gauge("myelin_bpf_map_pressure", "Part of a BPF map that is in use, 0 to 1.", u.Pressure(), labels)

@@ -15,8 +15,9 @@ import (
 // restarts counts how often the features were started again in the process.
 type restarts struct {
 	count int
-	why   string    // of the last one
-	at    time.Time // of the last one
+	why   string         // of the last one
+	at    time.Time      // of the last one
+	need  map[string]int // rows that maps must have room for
 }
 
 // reloadPause is the least time from an agent's being ready to its reload, so

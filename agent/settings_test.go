@@ -39,8 +39,9 @@ func TestPacketSettings(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: got %v, want %v", file, got, want)
 		}
+		a.datapath.memory = func() (uint64, error) { return 64 << 30, nil }
 		sizes, err := a.datapath.sizes()
-		if err != nil || sizes.Translations != 65536 || (sizes.Services != 0) != c.Services() {
+		if err != nil || sizes.Translations != 16384 || (sizes.Services != 0) != c.Services() {
 			t.Errorf("%s: got sizes %+v: %v", file, sizes, err)
 		}
 	}
@@ -122,7 +123,7 @@ func TestMaglevSizes(t *testing.T) {
 	}
 }
 
-// TestDynamicSizes: with bpf.mapDynamicSizeRatio, maps take that share of the node's memory.
+// TestDynamicSizes: with bpf.mapDynamicSizeRatio, maps take that share of the node's memory when they have grown.
 func TestDynamicSizes(t *testing.T) {
 	const memory, ratio = 64 << 30, 0.0025
 	for file, services := range map[string]bool{
@@ -139,8 +140,8 @@ func TestDynamicSizes(t *testing.T) {
 		d.memory = func() (uint64, error) { return memory, nil }
 		s, err := d.sizes()
 		flows, paths := bpf.EntryBytes(services)
-		got := float64(int(s.Flows)*flows+int(s.Paths)*paths) / (ratio * memory)
-		if err != nil || got < 0.99 || got > 1 || s.Flows <= 65536 || s.Translations != s.Flows {
+		got := float64(d.growth.limit*flows+int(s.Paths)*paths) / (ratio * memory)
+		if err != nil || got < 0.99 || got > 1 || s.Flows != 16384 || s.Translations != s.Flows {
 			t.Errorf("%s: %+v take %.3f of what they may: %v", file, s, got, err)
 		}
 		d.memory = func() (uint64, error) { return 0, errors.New("none") }

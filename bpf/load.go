@@ -40,6 +40,16 @@ type Options struct {
 	// Entries is the number of entries by map, for maps that Sizes does not name. A map is created with one entry if
 	// no feature needs it.
 	Entries map[string]uint32
+	// Grow: maps are small at first, and as large as the rows of pinned ones need. What Sizes and Entries give them is
+	// their limit; tables of conntrack and NAT entries have the sizes that are given. Stay: they are as large as they
+	// are pinned.
+	Grow, Stay bool
+	// DistributedLRU gives LRU maps a list for each CPU, which evicts among its own entries.
+	DistributedLRU bool
+	// Need is how many rows maps must have room for, by map, if they grow.
+	Need map[string]int
+	// FlowRoom and NatRoom tell how large the tables of conntrack and NAT entries may be made.
+	FlowRoom, NatRoom Room
 	// Dir holds the pins, on a bpffs; it is made if it is not there.
 	Dir string
 	// Listen is which events the programs send until Datapath.Listen is called: those of an agent that takes over from
@@ -59,6 +69,10 @@ type Datapath struct {
 	Attacher *Attacher
 
 	overlap overlap
+	rooms   map[string]Room // of maps that grow
+	needs   needs
+	// formerOrigins are those that sockets had before the map got another size.
+	formerOrigins *ebpf.Map
 
 	l3    late[l3Programs]
 	ipsec late[ipsecPrograms]
@@ -97,6 +111,9 @@ func Load(o Options) (*Datapath, error) {
 		}
 	}
 	d := &Datapath{options: o}
+	if err := errors.Join(d.renamePins(), d.shrink(spec)); err != nil {
+		return nil, err
+	}
 	adopted, err := d.adopt(spec)
 	defer func() {
 		for _, m := range adopted {
@@ -106,7 +123,7 @@ func Load(o Options) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := follow(spec, o.Settings, adopted["policies"]); err != nil {
+	if err := d.follow(spec); err != nil {
 		return nil, err
 	}
 	if err := d.create(spec, adopted); err != nil {
@@ -141,6 +158,7 @@ func configured(o *Options) (*ebpf.CollectionSpec, error) {
 		}
 	}
 	resize(spec, *o)
+	distribute(spec, *o)
 	o.Settings.FlowEntries, o.Settings.NatEntryMax = spec.Maps["flows"].MaxEntries,
 		spec.Maps["nat_entries"].MaxEntries
 	if err := spec.Variables["listening"].Set(uint32(o.Listen)); err != nil {
@@ -274,16 +292,14 @@ func lastLines(lines []string, n int) string {
 
 // follow enables the per-CPU flow cache from the first packet on, where some endpoint had policies before
 // them.
-func follow(spec *ebpf.CollectionSpec, s Settings, policies *ebpf.Map) error {
-	tracking := uint32(s.FlowAlways)
-	if policies != nil {
-		var slot uint32
-		switch err := policies.NextKey(nil, &slot); {
-		case err == nil:
-			tracking = 1
-		case !errors.Is(err, ebpf.ErrKeyNotExist):
-			return fmt.Errorf("read what policies there were: %w", err)
-		}
+func (d *Datapath) follow(spec *ebpf.CollectionSpec) error {
+	tracking := uint32(d.options.Settings.FlowAlways)
+	rows, _, err := d.pinnedRows("policies")
+	if err != nil {
+		return err
+	}
+	if rows > 0 {
+		tracking = 1
 	}
 	if err := spec.Variables["tracking"].Set(tracking); err != nil {
 		return fmt.Errorf("set datapath configuration: %w", err)
@@ -316,5 +332,5 @@ func (d *Datapath) Listen(to DatapathListen) error {
 
 // Close closes the descriptors. What is pinned stays.
 func (d *Datapath) Close() error {
-	return errors.Join(d.Objects.Close(), d.closeLate(), d.overlap.close())
+	return errors.Join(d.Objects.Close(), d.closeLate(), d.overlap.close(), d.formerOrigins.Close())
 }

@@ -54,9 +54,6 @@ func (d *Datapath) renamePins() error {
 // adopt opens the pinned maps whose layout is the one the programs want.
 func (d *Datapath) adopt(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 	adopted := make(map[string]*ebpf.Map)
-	if err := d.renamePins(); err != nil {
-		return adopted, err
-	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		if !mine(name) {
 			continue
@@ -141,6 +138,9 @@ func (d *Datapath) migrate(name string, to *ebpf.Map) string {
 	}
 	if kept, err = d.overlap.keep(name, from); err != nil {
 		return "its rows are lost: " + err.Error()
+	}
+	if name == "origins" {
+		d.formerOrigins, kept = from, true
 	}
 	copied, lost := copyRows(from, to)
 	return fmt.Sprintf("%d rows copied, %d lost", copied, lost)

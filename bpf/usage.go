@@ -11,15 +11,23 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Usage is how full a map is and what it costs.
 type Usage struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
+	// PerCPU: an LRU map of which each CPU has an equal part, and evicts among its own entries.
+	PerCPU bool `json:"perCPU,omitempty"`
 	// Entries is -1 for maps whose rows don't come and go.
 	Entries int `json:"entries"`
 	Max     int `json:"maxEntries"` // of a ring buffer: bytes
+	// Start is what Max was at first, and Limit what the map may grow to, by the keys in LimitedBy. They are Max for
+	// maps that do not grow.
+	Start     int    `json:"startEntries"`
+	Limit     int    `json:"limitEntries"`
+	LimitedBy string `json:"limitedBy,omitempty"`
 	// Bytes of kernel memory that it holds now, as the kernel reckons; before
 	// 6.4 that it may hold at most.
 	Bytes uint64 `json:"bytes"`
@@ -39,12 +47,15 @@ func (u *Usage) Pressure() float64 {
 
 // TableHeader names the columns of TableRow.
 func (*Usage) TableHeader() []string {
-	return []string{"Map", "Type", "Entries", "Max", "Pressure", "kB", "Origin", "Note"}
+	return []string{"Map", "Type", "Entries", "Start", "Max", "Limit", "Pressure", "kB", "Origin", "Note"}
 }
 
 // TableRow is the row as text.
 func (u *Usage) TableRow() []string {
-	entries, pressure, origin, note := "-", "-", "new", u.Note
+	kind, entries, pressure, origin, note := u.Type, "-", "-", "new", u.Note
+	if u.PerCPU {
+		kind += ", by CPU"
+	}
 	if u.Entries >= 0 {
 		entries, pressure = strconv.Itoa(u.Entries), fmt.Sprintf("%.1f%%", 100*u.Pressure())
 	}
@@ -54,8 +65,12 @@ func (u *Usage) TableRow() []string {
 	if note == "new" {
 		note = ""
 	}
-	return []string{u.Name, u.Type, entries, strconv.Itoa(u.Max), pressure, strconv.FormatUint((u.Bytes+1023)/1024, 10),
-		origin, note}
+	limit := strconv.Itoa(u.Limit)
+	if u.LimitedBy != "" {
+		limit += " (" + u.LimitedBy + ")"
+	}
+	return []string{u.Name, kind, entries, strconv.Itoa(u.Start), strconv.Itoa(u.Max), limit, pressure,
+		strconv.FormatUint((u.Bytes+1023)/1024, 10), origin, note}
 }
 
 // usageAge is for how long a count is good: reading large maps is work.
@@ -91,11 +106,16 @@ func (d *Datapath) usage() ([]*Usage, error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		m := all[name]
 		u := &Usage{Name: name, Type: m.Type().String(), Entries: -1, Max: int(m.MaxEntries())}
+		u.Start, u.Limit = u.Max, d.Room(name)
+		if r, ok := d.rooms[name]; ok {
+			u.Start, u.LimitedBy = int(r.Start), r.By
+		}
 		info, err := m.Info()
 		if err != nil {
 			return nil, fmt.Errorf("read about map %s: %w", name, err)
 		}
 		u.Bytes, _ = info.Memlock()
+		u.PerCPU = info.Flags&unix.BPF_F_NO_COMMON_LRU != 0
 		if i := slices.IndexFunc(d.Maps, func(s MapStatus) bool { return s.Name == name }); i >= 0 {
 			u.Adopted, u.Note = d.Maps[i].Adopted, d.Maps[i].Note
 		}

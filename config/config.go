@@ -109,10 +109,11 @@ type Family struct {
 type BPF struct {
 	Masquerade          bool
 	HostLegacyRouting   bool
-	DatapathMode        string // "veth", "netkit", "netkit-l2" or "auto"
-	EnableTCX           bool   // false: clsact also where the kernel has TCX
-	PreallocateMaps     bool
-	MapDynamicSizeRatio float64 // share of the memory; 0: fixed sizes
+	DatapathMode        string  // "veth", "netkit", "netkit-l2" or "auto"
+	EnableTCX           bool    // false: clsact also where the kernel has TCX
+	PreallocateMaps     bool    // maps have their largest sizes at once
+	DistributedLRU      bool    // LRU maps have a list for each CPU
+	MapDynamicSizeRatio float64 // share of the memory that maps may grow to; 0: fixed limits
 	CtTCPMax            int
 	CtAnyMax            int
 	NatMax              int // accepted; a translated flow is one record
@@ -148,8 +149,8 @@ type Myelin struct {
 
 // Default is the configuration of an empty file. It differs from Cilium's
 // defaults in: routingMode native, ipam.mode kubernetes, bpf.masquerade true,
-// kubeProxyReplacement off, loadBalancer.serviceTopology true, and in fixed map
-// sizes that lock less memory.
+// kubeProxyReplacement off, loadBalancer.serviceTopology true, and in maps that
+// are small at first.
 func Default() *Config {
 	return &Config{
 		RoutingMode:      "native",

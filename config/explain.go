@@ -96,12 +96,42 @@ func (c *Config) Sizes(memory uint64, flowBytes, pathBytes int) Sizes {
 	return Sizes{Flows: min(tcp+other, key.MaxMapEntries), Paths: paths}
 }
 
-// FlowLimit is the number of entries that each of the tables of conntrack and NAT entries may grow to, 0 if they do not
-// grow: if one of their sizes is set, or myelin.mapGrowthRatio is 0. Both tables together then take that part of memory
-// (bytes in all, from MemTotal); flowBytes is what an entry of each costs.
-func (c *Config) FlowLimit(memory uint64, flowBytes int) int {
-	if c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax") || c.Myelin.MapGrowthRatio <= 0 {
-		return 0
+// GrowsMaps reports whether maps are small at first and grow. Otherwise they have their largest sizes at once.
+func (c *Config) GrowsMaps() bool { return c.Myelin.MapGrowthRatio > 0 && !c.BPF.PreallocateMaps }
+
+// FlowLimit is the number of entries that each of the tables of conntrack and NAT entries may grow to, and the keys
+// that set it; 0 if they do not grow: if one of their sizes is set, or myelin.mapGrowthRatio is 0. flows is what
+// bpf.mapDynamicSizeRatio gives them. Without it, both tables together take myelin.mapGrowthRatio of memory (bytes in
+// all, from MemTotal); flowBytes is what an entry of each costs.
+func (c *Config) FlowLimit(memory uint64, flows, flowBytes int) (entries int, by string) {
+	switch {
+	case c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax") || c.Myelin.MapGrowthRatio <= 0:
+		return 0, ""
+	case c.BPF.MapDynamicSizeRatio > 0:
+		return flows, "bpf.mapDynamicSizeRatio"
 	}
-	return int(min(c.Myelin.MapGrowthRatio*float64(memory)/float64(max(flowBytes, 1)), key.MaxMapEntries))
+	share := c.Myelin.MapGrowthRatio * float64(memory) / float64(max(flowBytes, 1))
+	return int(min(share, key.MaxMapEntries)), "myelin.mapGrowthRatio"
+}
+
+// FlowStart is the number of entries that tables of conntrack and NAT entries have at first, where limit is what they
+// may grow to and flows what they have if they do not grow: an eighth of the limit, a power of 2 from 2,048 to 16,384.
+func (c *Config) FlowStart(limit, flows int) int {
+	if limit == 0 || !c.GrowsMaps() || c.LoadBalancer.Standalone {
+		return flows
+	}
+	size := 2 * key.MinMapEntries
+	for size < 16384 && 2*size <= limit/8 {
+		size *= 2
+	}
+	return min(size, flows)
+}
+
+// FlowLRUStart is FlowStart for the table of conntrack entries, which is an LRU map. It is not small if CPUs have lists
+// of their own: a CPU would evict entries before the table as a whole is crowded.
+func (c *Config) FlowLRUStart(limit, flows int) int {
+	if c.BPF.DistributedLRU {
+		return flows
+	}
+	return c.FlowStart(limit, flows)
 }

@@ -95,12 +95,15 @@ func (c *Config) unused() []unused {
 	maglev := c.Services() &&
 		(c.LoadBalancer.Algorithm == "maglev" || c.LoadBalancer.AlgorithmAnnotation || c.LoadBalancer.Standalone)
 	return append(c.unusedElsewhere(), []unused{
-		{"bpf.preallocateMaps bpf.vlanBypass nodePort.directRoutingDevice", true,
-			notYet},
+		{"bpf.vlanBypass nodePort.directRoutingDevice", true, notYet},
+		{"bpf.preallocateMaps", c.Myelin.MapGrowthRatio <= 0,
+			"myelin.mapGrowthRatio is 0, so that maps have their largest sizes in any case"},
 		{"bpf.monitorAggregation bpf.monitorInterval", !c.Events.Trace, "bpf.events.trace.enabled is false"},
 		{"bpf.natMax", true, "a translated flow is one record, counted by bpf.ctTcpMax and bpf.ctAnyMax"},
 		{"myelin.mapGrowthRatio", c.isSet("bpf.ctTcpMax") || c.isSet("bpf.ctAnyMax"),
 			"bpf.ctTcpMax or bpf.ctAnyMax is set, so that tables do not grow"},
+		{"myelin.mapGrowthRatio", c.BPF.MapDynamicSizeRatio > 0 && c.Myelin.MapGrowthRatio > 0,
+			"bpf.mapDynamicSizeRatio says what tables may grow to"},
 		{"bpf.events.default.rateLimit bpf.events.default.burstLimit", !c.Events.Drop && !c.Events.Trace,
 			"bpf.events.drop.enabled and bpf.events.trace.enabled are false"},
 		{"tunnelProtocol tunnelPort", native, "routingMode is native"},

@@ -147,7 +147,6 @@ func otherFeatures() []feature {
 		{"ipMasqAgent.enabled", "false", "not yet: ip-masq-agent", "ipMasqAgent.config.*"},
 		{"enableMasqueradeRouteSource", "false", later, ""},
 		{"tunnelSourcePortRange", "0-0", later, ""},
-		{"bpf.distributedLRU.enabled", "false", later, ""},
 		{"bpf.ctAccounting", "false", later, ""},
 		{"bpfClockProbe", "true false", "", ""},
 		{"forceDeviceDetection", "false", later, ""},

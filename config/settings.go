@@ -70,6 +70,7 @@ func bpfSettings() []setting {
 		}, []string{"veth", "netkit", "netkit-l2", "auto"}),
 		key.Boolean("bpf.enableTCX", func(c *Config) *bool { return &c.BPF.EnableTCX }),
 		key.Boolean("bpf.preallocateMaps", func(c *Config) *bool { return &c.BPF.PreallocateMaps }),
+		key.Boolean("bpf.distributedLRU.enabled", func(c *Config) *bool { return &c.BPF.DistributedLRU }),
 		key.Ratio("bpf.mapDynamicSizeRatio", func(c *Config) *float64 { return &c.BPF.MapDynamicSizeRatio }),
 		key.MapSize("bpf.ctTcpMax", func(c *Config) *int { return &c.BPF.CtTCPMax }),
 		key.MapSize("bpf.ctAnyMax", func(c *Config) *int { return &c.BPF.CtAnyMax }),

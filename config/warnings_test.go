@@ -138,17 +138,44 @@ func TestFlowLimit(t *testing.T) {
 		"myelin.mapGrowthRatio: 0":       0,
 		"bpf.ctTcpMax: 32768":            0, // set, if to the default
 		"bpf.ctAnyMax: 4096":             0,
-		"bpf.mapDynamicSizeRatio: 0.001": 286331,
+		"bpf.mapDynamicSizeRatio: 0.001": 100000,
 	} {
 		c, err := Parse([]byte(file), "f")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.FlowLimit(memory, entry); got != want {
+		if got, by := c.FlowLimit(memory, 100000, entry); got != want || (by == "") != (want == 0) {
 			t.Errorf("%q: %d, want %d", file, got, want)
 		}
 	}
-	if got := Default().FlowLimit(1<<62, entry); got != key.MaxMapEntries {
+	if got, _ := Default().FlowLimit(1<<62, 0, entry); got != key.MaxMapEntries {
 		t.Errorf("endless memory: %d", got)
+	}
+}
+
+// TestFlowStart: tables are small at first, on nodes with little memory above all, unless they are to have their
+// largest sizes at once.
+func TestFlowStart(t *testing.T) {
+	for _, tc := range []struct {
+		file               string
+		limit, flows, want int
+	}{
+		{"", 1 << 20, 65536, 16384},
+		{"", 131072, 65536, 16384},
+		{"", 131071, 65536, 8192},
+		{"", 10000, 65536, 2048},
+		{"", 1 << 20, 2048, 2048},
+		{"", 0, 3072, 3072},
+		{"bpf.preallocateMaps: true", 1 << 20, 65536, 65536},
+		{"myelin.mapGrowthRatio: 0", 0, 65536, 65536},
+		{"loadBalancer.standalone: true", 1 << 20, 65536, 65536},
+	} {
+		c, err := Parse([]byte(tc.file), "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.FlowStart(tc.limit, tc.flows); got != tc.want {
+			t.Errorf("%q, limit %d: %d, want %d", tc.file, tc.limit, got, tc.want)
+		}
 	}
 }

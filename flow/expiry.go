@@ -17,7 +17,7 @@ import (
 // Bounds of the collection's work.
 const (
 	collectEvery = 10 * time.Second
-	collectLook  = 500 * time.Millisecond // between looks whether the table is filling up
+	collectLook  = 250 * time.Millisecond // between looks whether the table is filling up
 	collectPause = 10                     // times what a pass took, at least, between two of them
 	collectRate  = 65536                  // rows looked at a second, at most
 	collectStep  = 1024                   // rows between looks at the limit

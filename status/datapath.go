@@ -152,6 +152,7 @@ func (f *Facts) clock() Feature {
 func (f *Facts) maps() Feature {
 	x := Feature{Name: "BPF Maps", State: OK}
 	total, adopted := uint64(0), 0
+	growing, perCPU := false, false
 	fullest := &bpf.Usage{}
 	for _, m := range f.Maps {
 		total += m.Bytes
@@ -163,8 +164,9 @@ func (f *Facts) maps() Feature {
 		if m.Pressure() > fullest.Pressure() {
 			fullest = m
 		}
+		growing, perCPU = growing || m.Limit > m.Max, perCPU || m.PerCPU
 		switch {
-		case m.Pressure() < warnFull:
+		case m.Pressure() < warnFull || m.Limit > m.Max: // it grows
 		case m.Name == "flows" || m.Name == "nat_entries":
 			x.FallBack(fmt.Sprintf("%s is %.0f %% full: the idlest flows are forgotten; raise bpf.ctTcpMax or "+
 				"bpf.ctAnyMax", m.Name, 100*m.Pressure()))
@@ -176,6 +178,12 @@ func (f *Facts) maps() Feature {
 		}
 	}
 	x.Chosen = fmt.Sprintf("%s, %s locked, %d adopted", feature.Plural(len(f.Maps), "map"), bytes(total), adopted)
+	if growing {
+		x.Chosen += ", small at first"
+	}
+	if perCPU {
+		x.Chosen += ", LRU lists by CPU"
+	}
 	if fullest.Pressure() > 0 {
 		x.Chosen += fmt.Sprintf(", fullest %s %.1f %%", fullest.Name, 100*fullest.Pressure())
 	}

@@ -80,9 +80,9 @@ func (k *Writer) Adopt() (last, lastPeer uint32, err error) {
 	return k.denyAll, lastPeer, errors.Join(k.putRows(k.denyAll, denyAllVerdicts()), k.Epochs.Move())
 }
 
-// Room is how many single addresses, and how many prefixes, the maps hold.
+// Room is how many single addresses, and how many prefixes, the maps hold when they have grown.
 func (k *Writer) Room() (addresses, prefixes int) {
-	return int(k.Datapath.Peers.MaxEntries()), int(k.Datapath.PeerPrefixes.MaxEntries())
+	return k.Datapath.Room("peers"), k.Datapath.Room("peer_prefixes")
 }
 
 // Apply makes the kernel what a plan says. What can't be is noted in the
@@ -317,6 +317,7 @@ func Put[K, V any](k *Writer, name string, m *ebpf.Map, keys []K, values []V) er
 		for ; done < to; done++ {
 			err := m.Put(&keys[done], &values[done])
 			if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+				k.Datapath.Refused(name, len(keys)-done)
 				return &fullError{name, m.MaxEntries(), len(keys) - done, done}
 			}
 			if err != nil {

@@ -230,6 +230,7 @@ func putRow[K, V any](k *Kernel, m *ebpf.Map, key K, value V) error {
 	}
 	err := m.Put(key, value)
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) { // the latter from LPM tries
+		k.datapath.Refused(k.mapName(m), 1)
 		return fmt.Errorf("map %s is full: it has room for %d rows", k.mapName(m), m.MaxEntries())
 	}
 	return err

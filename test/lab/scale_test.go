@@ -44,7 +44,7 @@ func TestScale(t *testing.T) {
 	warm := c.restartTime(pods, false)
 	cold := c.restartTime(pods, true)
 	time.Sleep(patience(500 * time.Millisecond))
-	rss, locked := c.rss("node1"), c.locked("node1")
+	rss := c.rss("node1")
 	del := c.emptyNode(r, pods)
 	t.Logf("the kernel alone deletes a veth pair of the node within %v", c.linkDeletion("node1"))
 	record(t,
@@ -54,7 +54,6 @@ func TestScale(t *testing.T) {
 		result{"agent/cold_s", cold.Seconds(), "s"},
 		result{"agent/rss_mb", rss, "MB"},
 		result{"agent/loads_per_pod", float64(loads) / full, "programs"},
-		result{"maps/locked_mb", locked, "MB"},
 	)
 }
 
