@@ -100,13 +100,13 @@ func choices() []choice {
 		}},
 		{"policy_cut", 3, func(s *Settings, v uint8) { s.PolicyCut = v }},
 		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
-		{"encryption", 6, func(s *Settings, v uint8) {
+		{"encryption", 5, func(s *Settings, v uint8) {
 			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), v/2%2, v/2%2
 			switch v {
 			case 3:
 				s.Ipsec = 1
-			case 4, 5:
-				s.NodeEncryption, s.WireguardPort, s.StrictEgress, s.StrictIngress = 1, 51871, v%2, v%2
+			case 4:
+				s.NodeEncryption, s.WireguardPort, s.StrictEgress, s.StrictIngress = 1, 51871, 1, 1
 			}
 		}},
 		{"bandwidth", 3, func(s *Settings, v uint8) {
