@@ -137,9 +137,10 @@ func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 		_, ended := e.control.processes.instance(DeviceName)
 		w.Add(ended)
 		w.Add(changed...)
-		known := w.Initialized(e.params.DB.ReadTxn(), e.params.Nodes) && e.keys.looked()
+		known := !e.params.Options.Enabled ||
+			w.Initialized(e.params.DB.ReadTxn(), e.params.Nodes) && e.keys.looked()
 		for _, name := range names() {
-			if name == RotationDevice && e.params.Options.Enabled && !known {
+			if name == RotationDevice && !known {
 				continue // a rotation that the agent was restarted in goes on
 			}
 			want := &Device{
