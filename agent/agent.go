@@ -202,7 +202,7 @@ func Run(ctx context.Context, c *config.Config, version string, log *slog.Logger
 	past := restarts{}
 	for {
 		a := newAgent(c, version, log, recent)
-		a.restarts, a.datapath.need = past, past.need
+		a.restarts, a.datapath.need, a.datapath.again = past, past.need, past.count > 0
 		why, err := a.run(ctx)
 		if err != nil || why == "" {
 			return err

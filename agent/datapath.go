@@ -29,7 +29,10 @@ type datapath struct {
 	memory func() (uint64, error) // of the node, in bytes
 	load   func(bpf.Options) (*bpf.Datapath, error)
 	growth growth
-	need   map[string]int // rows that maps must have room for: those that the life before was refused
+	// again: it was loaded before in this process. need are rows that maps must have room for, by map: those that the
+	// life before was refused.
+	again bool
+	need  map[string]int
 
 	hub    *event.Hub
 	usages *bpf.Usages
@@ -72,7 +75,7 @@ func (d *datapath) start(context.Context) error {
 	}
 	err = d.loadGrown(bpf.Options{
 		Settings: d.Loaded, Sizes: sizes, Entries: entries, Listen: listen,
-		Grow: d.Config.GrowsMaps(), Need: d.need, DistributedLRU: d.Config.BPF.DistributedLRU,
+		Grow: d.Config.GrowsMaps(), Keep: d.again, Need: d.need, DistributedLRU: d.Config.BPF.DistributedLRU,
 		Dir: d.dir(), NoTCX: !d.Config.BPF.EnableTCX,
 	})
 	if err != nil {

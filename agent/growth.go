@@ -42,13 +42,18 @@ func sizeFor(entries, base, limit int) int {
 }
 
 // grownFor is the size of a table that was pinned: one that grows gets room for twice its entries, because these have
-// come within seconds, and as many again may come before it can grow once more.
-func grownFor(p bpf.Pinned, base, limit int) int {
+// come within seconds, and as many again may come before it can grow once more. With keep it does not shrink: tables
+// that are made to grow in turn would cause one reload after the other.
+func grownFor(p bpf.Pinned, base, limit int, keep bool) int {
 	entries := p.Counted
 	if p.Max > 0 && crowded(entries, p.Max) {
 		entries *= 2
 	}
-	return sizeFor(entries, base, limit)
+	size := sizeFor(entries, base, limit)
+	if keep {
+		size = max(size, min(p.Max, max(base, limit)))
+	}
+	return size
 }
 
 // pinnedFlows are the tables that grow, with their entries of proven flows.
@@ -77,8 +82,8 @@ func (d *datapath) loadGrown(o bpf.Options) (err error) {
 	if d.growth.limit != 0 {
 		o.FlowRoom = bpf.Room{Start: o.Sizes.Flows, Limit: uint32(max(flows, d.growth.limit)), By: d.growth.by}
 		o.NatRoom = bpf.Room{Start: o.Sizes.Translations, Limit: uint32(max(nats, d.growth.limit)), By: d.growth.by}
-		o.Sizes.Flows = uint32(grownFor(p.flows, flows, d.growth.limit))
-		o.Sizes.Translations = uint32(grownFor(p.nat, nats, d.growth.limit))
+		o.Sizes.Flows = uint32(grownFor(p.flows, flows, d.growth.limit, o.Keep))
+		o.Sizes.Translations = uint32(grownFor(p.nat, nats, d.growth.limit, o.Keep))
 	}
 	d.Datapath, err = d.load(o)
 	if !errors.Is(err, unix.ENOMEM) {

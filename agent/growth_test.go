@@ -35,16 +35,19 @@ func TestSizeFor(t *testing.T) {
 func TestGrownFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pinned bpf.Pinned
+		keep   bool
 		want   int
 	}{
-		"none":       {bpf.Pinned{}, 16384},
-		"not in use": {bpf.Pinned{Max: 16384}, 16384},
-		"crowded":    {bpf.Pinned{Counted: 6145, Max: 16384}, 65536},
-		"grown":      {bpf.Pinned{Counted: 6145, Max: 65536}, 32768},
-		"over":       {bpf.Pinned{Counted: 100, Max: 65536}, 16384},
-		"limited":    {bpf.Pinned{Counted: 50000, Max: 65536}, 200000},
+		"none":              {bpf.Pinned{}, false, 16384},
+		"not in use":        {bpf.Pinned{Max: 16384}, false, 16384},
+		"crowded":           {bpf.Pinned{Counted: 6145, Max: 16384}, false, 65536},
+		"grown":             {bpf.Pinned{Counted: 6145, Max: 65536}, false, 32768},
+		"over":              {bpf.Pinned{Counted: 100, Max: 65536}, false, 16384},
+		"over, in a reload": {bpf.Pinned{Counted: 100, Max: 65536}, true, 65536},
+		"another limit":     {bpf.Pinned{Counted: 100, Max: 1 << 20}, true, 200000},
+		"limited":           {bpf.Pinned{Counted: 50000, Max: 65536}, false, 200000},
 	} {
-		if got := grownFor(tc.pinned, 16384, 200000); got != tc.want {
+		if got := grownFor(tc.pinned, 16384, 200000, tc.keep); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}

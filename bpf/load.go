@@ -41,9 +41,9 @@ type Options struct {
 	// no feature needs it.
 	Entries map[string]uint32
 	// Grow: maps are small at first, and as large as the rows of pinned ones need. What Sizes and Entries give them is
-	// their limit; tables of conntrack and NAT entries have the sizes that are given. Stay: they are as large as they
-	// are pinned.
-	Grow, Stay bool
+	// their limit; tables of conntrack and NAT entries have the sizes that are given. Keep: they do not shrink. Stay:
+	// they are as large as they are pinned.
+	Grow, Keep, Stay bool
 	// DistributedLRU gives LRU maps a list for each CPU, which evicts among its own entries.
 	DistributedLRU bool
 	// Need is how many rows maps must have room for, by map, if they grow.

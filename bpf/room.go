@@ -78,9 +78,12 @@ func (d *Datapath) shrink(spec *ebpf.CollectionSpec) error {
 		if err != nil {
 			return err
 		}
-		spec.Maps[name].MaxEntries = r.For(max(rows, o.Need[name]))
-		if o.Stay {
-			spec.Maps[name].MaxEntries = min(max(size, r.Start), r.Limit)
+		pinned := min(max(size, r.Start), r.Limit)
+		switch wanted := r.For(max(rows, o.Need[name])); {
+		case o.Stay, o.Keep && pinned > wanted:
+			spec.Maps[name].MaxEntries = pinned
+		default:
+			spec.Maps[name].MaxEntries = wanted
 		}
 	}
 	return nil

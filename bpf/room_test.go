@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,127 +37,115 @@ func growing(t *testing.T) Options {
 		FlowRoom: Room{2048, 4096, "a key"}, NatRoom: Room{2048, 8192, "a key"}}
 }
 
-// grower loads a datapath whose maps grow.
-type grower struct {
-	*testing.T
-	*Datapath
-	options Options
+// sized is the datapath with the sizes of maps that Load would give it, and nothing in the kernel.
+func sized(t *testing.T, o Options) *ebpf.CollectionSpec {
+	t.Helper()
+	spec, err := configured(&o)
+	must(t, err)
+	d := &Datapath{options: o}
+	must(t, errors.Join(d.shrink(spec), d.follow(spec)))
+	return spec
 }
 
-// load replaces the datapath with one that has room for so many backends.
-func (g *grower) load(size uint32) {
-	g.Helper()
-	if g.Datapath != nil {
-		must(g, g.Datapath.Close())
-	}
-	d, err := Load(g.options)
-	must(g, err)
-	if g.Datapath = d; d.Backends.MaxEntries() != size {
-		g.Errorf("room for %d backends, want %d", d.Backends.MaxEntries(), size)
-	}
-}
-
-func (g *grower) put(from, to uint32) (err error) {
-	for i := from; i < to && err == nil; i++ {
-		err = g.Backends.Put(i, DatapathBackend{Port: uint16(i)})
-	}
-	return err
-}
-
-func (g *grower) crowded(want string) {
-	g.Helper()
-	got, err := g.Crowded()
-	if must(g, err); got != want {
-		g.Errorf("%q, want %q", got, want)
+func wantSize(t *testing.T, what string, o Options, want uint32) {
+	t.Helper()
+	if got := sized(t, o).Maps["backends"].MaxEntries; got != want {
+		t.Errorf("%s: room for %d backends, want %d", what, got, want)
 	}
 }
 
 // TestGrow: maps are small at first, grow for the rows that they have and for rows that were refused, up to what their
 // features say, and shrink when their rows are gone. Rows survive.
 func TestGrow(t *testing.T) {
-	g := &grower{T: t, options: growing(t)}
-	g.load(4096)
-	for name, want := range map[string]int{"backends": 65536, "flows": 4096, "nat_replies": 8192, "cpus": 1} {
-		if got := g.Room(name); got != want {
-			t.Errorf("%s may grow to %d, want %d", name, got, want)
-		}
-	}
-	must(t, g.put(0, 2048))
-	g.crowded("")
-	must(t, g.put(2048, 2049))
-	g.crowded("2049 rows use the map backends, which has room for 4096: it grows")
-	g.load(8192)
-	g.crowded("")
-	if g.put(2049, 9000) == nil {
-		t.Error("9,000 rows fit")
-	}
-	g.Refused("backends", 808)
-	g.Refused("backends", 1)
-	g.Refused("cpus", 1) // it does not grow
-	if g.options.Need = g.Needs(); len(g.options.Need) != 1 || g.options.Need["backends"] != 9000 {
-		t.Errorf("needs %v", g.options.Need)
-	}
-	g.load(32768)
-	must(t, g.put(8192, 9000))
-	for i := range uint32(9000) {
-		var b DatapathBackend
-		if err := g.Backends.Lookup(i, &b); err != nil || b.Port != uint16(i) {
-			t.Fatalf("backend %d is %+v, %v", i, b, err)
-		}
-	}
-	g.options.Stay, g.options.Need = true, map[string]int{"backends": 60000} // no memory for more
-	g.load(32768)
-	for i := range uint32(8000) {
-		must(t, g.Backends.Delete(i))
-	}
-	g.options.Stay, g.options.Need = false, nil
-	g.load(4096)
-	g.options.Grow = false
-	g.load(65536)
-	must(t, g.Datapath.Close())
-}
-
-// TestGrowPolicies: entries are cached from the first packet on if an endpoint has had policies, also if their map has
-// another size now.
-func TestGrowPolicies(t *testing.T) {
-	o := growing(t)
-	for _, want := range []uint32{0, 1} {
-		d, err := Load(o)
-		must(t, err)
-		var tracking uint32
-		must(t, d.Tracking.Get(&tracking))
-		if tracking != want {
-			t.Errorf("tracking %d, want %d", tracking, want)
-		}
-		must(t, d.Policies.Put(uint32(7), make([]byte, unsafe.Sizeof(DatapathEndpointPolicy{}))))
-		must(t, d.Close())
-		o.Grow = false
-	}
-}
-
-// TestTakeOverOrigins: origins of sockets that were connected while their map was copied are not lost, and do not
-// replace others.
-func TestTakeOverOrigins(t *testing.T) {
 	o := growing(t)
 	before, err := Load(o)
 	must(t, err)
 	t.Cleanup(func() { before.Close() })
+	for name, want := range map[string]int{"backends": 65536, "flows": 4096, "nat_replies": 8192, "cpus": 1} {
+		if got := before.Room(name); got != want {
+			t.Errorf("%s may grow to %d, want %d", name, got, want)
+		}
+	}
+	fill(t, before, o)
+	if o.Need = before.Needs(); len(o.Need) != 2 || o.Need["backends"] != 9000 || o.Need["origins"] != 8193 {
+		t.Errorf("needs %v", o.Need)
+	}
+	after, err := Load(o)
+	must(t, err)
+	t.Cleanup(func() { after.Close() })
+	for i := range uint32(9000) {
+		var b DatapathBackend
+		if err := after.Backends.Lookup(i, &b); (err == nil) != (i < 4096) || err == nil && b.Port != uint16(i) {
+			t.Fatalf("backend %d is %+v, %v", i, b, err)
+		}
+		must(t, after.Backends.Put(i, b))
+	}
+	takeOverOrigins(t, before, after)
+	wantSize(t, "rows", o, 32768)
+	o.Stay, o.Need = true, map[string]int{"backends": 60000}
+	wantSize(t, "no memory for more", o, 32768)
+	for i := range uint32(8000) {
+		must(t, after.Backends.Delete(i))
+	}
+	o.Stay, o.Keep, o.Need = false, true, nil
+	wantSize(t, "rows are gone, in a reload", o, 32768)
+	o.Keep = false
+	wantSize(t, "rows are gone", o, 4096)
+	o.Grow = false
+	wantSize(t, "at once", o, 65536)
+}
+
+// fill fills the map of backends, and gives an endpoint policies.
+func fill(t *testing.T, d *Datapath, o Options) {
+	t.Helper()
+	put := func(from, to uint32) (err error) {
+		for i := from; i < to && err == nil; i++ {
+			err = d.Backends.Put(i, DatapathBackend{Port: uint16(i)})
+		}
+		return err
+	}
+	for i, want := range []string{"", "2049 rows use the map backends, which has room for 4096: it grows"} {
+		must(t, put(0, 2048+uint32(i)))
+		if got, err := d.Crowded(); err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+	wantSize(t, "more than half", o, 8192)
+	if put(2048, 9000) == nil {
+		t.Error("9,000 rows fit")
+	}
+	d.Refused("backends", 4904)
+	d.Refused("backends", 1)
+	d.Refused("origins", 1)
+	d.Refused("cpus", 1) // it does not grow
+	tracking := func() (on uint32) {
+		must(t, sized(t, o).Variables["tracking"].Get(&on))
+		return on
+	}
+	if tracking() != 0 {
+		t.Error("entries are cached without policies")
+	}
+	must(t, d.Policies.Put(uint32(7), make([]byte, unsafe.Sizeof(DatapathEndpointPolicy{}))))
+	if tracking() != 1 {
+		t.Error("entries are not cached from the first packet on, and an endpoint has policies")
+	}
+}
+
+// takeOverOrigins: origins of sockets that were connected while their map was copied are not lost, and do not replace
+// others.
+func takeOverOrigins(t *testing.T, before, after *Datapath) {
+	t.Helper()
 	put := func(d *Datapath, cookie uint64, backend uint32) {
 		t.Helper()
 		must(t, d.Origins.Put(DatapathOriginKey{Cookie: cookie}, DatapathOrigin{Backend: backend}))
 	}
-	put(before, 1, 10)
-	o.Grow = false
-	after, err := Load(o)
-	must(t, err)
-	t.Cleanup(func() { after.Close() })
 	put(before, 2, 20)
 	put(before, 3, 30)
 	put(after, 3, 31)
 	for range 2 {
 		must(t, after.TakeOverOrigins())
 	}
-	for cookie, want := range map[uint64]uint32{1: 10, 2: 20, 3: 31} {
+	for cookie, want := range map[uint64]uint32{2: 20, 3: 31} {
 		var got DatapathOrigin
 		if must(t, after.Origins.Lookup(DatapathOriginKey{Cookie: cookie}, &got)); got.Backend != want {
 			t.Errorf("socket %d has %d, want %d", cookie, got.Backend, want)

@@ -152,7 +152,7 @@ func (f *Facts) clock() Feature {
 func (f *Facts) maps() Feature {
 	x := Feature{Name: "BPF Maps", State: OK}
 	total, adopted := uint64(0), 0
-	growing, perCPU := false, false
+	growing, perCPU := 0, false
 	fullest := &bpf.Usage{}
 	for _, m := range f.Maps {
 		total += m.Bytes
@@ -164,7 +164,10 @@ func (f *Facts) maps() Feature {
 		if m.Pressure() > fullest.Pressure() {
 			fullest = m
 		}
-		growing, perCPU = growing || m.Limit > m.Max, perCPU || m.PerCPU
+		perCPU = perCPU || m.PerCPU
+		if m.Limit > m.Max {
+			growing++
+		}
 		switch {
 		case m.Pressure() < warnFull || m.Limit > m.Max: // it grows
 		case m.Name == "flows" || m.Name == "nat_entries":
@@ -178,8 +181,8 @@ func (f *Facts) maps() Feature {
 		}
 	}
 	x.Chosen = fmt.Sprintf("%s, %s locked, %d adopted", feature.Plural(len(f.Maps), "map"), bytes(total), adopted)
-	if growing {
-		x.Chosen += ", small at first"
+	if growing > 0 {
+		x.Chosen += fmt.Sprintf(", %d may grow", growing)
 	}
 	if perCPU {
 		x.Chosen += ", LRU lists by CPU"
