@@ -88,14 +88,22 @@ conformance: build ## all of upstream's network specs on it, undisturbed and dis
 	scripts/deps.sh cluster
 	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
-bench: bench-vm bench-machine bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns bench-lab \
-  bench-kube ## all benchmarks, with budgets
+bench: bench-vm bench-bandwidth bench-machine bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns \
+  bench-lab bench-kube ## all benchmarks, with budgets
 	bin/myelin-bench -check
 
 bench-vm: build ## netperf in the VM, by instruction counting
 	scripts/deps.sh bench vm
 	bin/myelin-bench -mode vm -family $(FAMILY)
 	bin/myelin-bench -mode vm -family $(FAMILY) -scenarios veth,node-bigtcp,bigtcp -tests stream80k,rr80k
+
+bench-bandwidth: build ## latency beside bandwidth limits, and BBR, in the VM in virtual time
+	scripts/deps.sh vm
+	go test -c -o bin/lab.test ./test/lab
+	cd test/lab && ../vm/vm.sh run --icount -t 7200 -m 3G -w ../../bench -- env MYELIN_BIN=$(CURDIR)/bin \
+	  MYELIN_RECORD=1 MYELIN_TEST_SLOW=20 $(CURDIR)/bin/lab.test -test.v -test.timeout 2h \
+	  -test.run '^(TestBandwidthLatency|TestBBR)$$'
+	bin/myelin-bench
 
 bench-machine: build ## netperf on this machine, pinned and interleaved
 	scripts/deps.sh bench

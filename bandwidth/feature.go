@@ -132,7 +132,7 @@ func (f *Feature) status() feature.Status {
 	feature.First(failing, len(failing), func(why string) {
 		s.FallBack("packets are dropped beyond limits instead of waiting: " + why)
 	})
-	lost := f.priorityProblems(txn)
+	lost := f.priorityProblems(txn, limits)
 	feature.First(lost, len(lost), func(why string) { s.FallBack("priorities of pods do not apply: " + why) })
 	s.Chosen = mode + ", " + feature.Plural(len(limits), "pod")
 	bbrProblems := f.bbrProblems(txn)

@@ -67,38 +67,6 @@ func TestChangedLimit(t *testing.T) {
 	}
 }
 
-// Classes of Cilium are read as Cilium does, without regard to case and hyphens.
-func TestPriority(t *testing.T) {
-	for text, want := range map[string]struct {
-		name string
-		mark uint32
-	}{
-		"guaranteed": {"guaranteed", 7}, "Burstable": {"burstable", 9}, "BestEffort": {"best-effort", 6},
-		"best-effort": {"best-effort", 6}, "0": {"0", 1}, "15": {"15", 16}, "16": {}, "-1": {}, "": {}, "high": {},
-		"65537": {},
-	} {
-		pod := &cluster.Pod{Namespace: "demo", Name: "a", Annotations: map[string]string{cluster.NetworkPriority: text}}
-		r := annotationRates(pod)
-		if r.priority != want.name || mark(r.priority) != want.mark || (len(r.problems) > 0) != (want.mark == 0) {
-			t.Errorf("%q: %+v, mark %d, want %+v", text, r, mark(r.priority), want)
-		}
-	}
-}
-
-// A priority alone is an entry without a limit, of what the pod sends.
-func TestPriorityAlone(t *testing.T) {
-	l := &Limit{ID: 3, Pod: "demo/a", Priority: "best-effort", Ingress: 8000, IngressPaced: true}
-	if got := entry(bpf.DatapathBandwidth{}, terms{priority: mark(l.Priority)}, time.Hour); got.Rate != 0 ||
-		got.Horizon != 0 || got.Priority != 6 {
-		t.Errorf("entry %+v", got)
-	}
-	views := l.views()
-	if len(views) != 2 || views[0].Direction != "egress" || views[0].Priority != l.Priority || views[0].Mode != "-" ||
-		views[1].Priority != "" || views[1].Mode != "EDT" {
-		t.Errorf("views %+v, %+v", views[0], views[len(views)-1])
-	}
-}
-
 // While it is not known what the device has, nothing changes but the rate.
 func TestPacing(t *testing.T) {
 	for _, c := range []struct {

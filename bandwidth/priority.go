@@ -85,19 +85,23 @@ func (o *qdiscOps) readBands(device int) (found bool, err error) {
 }
 
 // priorityProblems are why priorities of pods mean nothing, if a pod has one.
-func (f *Feature) priorityProblems(txn statedb.ReadTxn) (problems []string) {
-	if !slices.ContainsFunc(statedb.Collect(f.manager.limits.All(txn)), func(l *Limit) bool {
-		return l.Priority != ""
-	}) {
+func (f *Feature) priorityProblems(txn statedb.ReadTxn, limits []*Limit) []string {
+	if !slices.ContainsFunc(limits, func(l *Limit) bool { return l.Priority != "" }) {
 		return nil
 	}
-	if f.Config.BPF.HostLegacyRouting {
-		problems = append(problems, "IPv4 packets lose it where the kernel routes them (bpf.hostLegacyRouting)")
+	encryption := &f.Config.Encryption
+	return lostPriorities(f.Config.BPF.HostLegacyRouting, encryption.Enabled && !encryption.UsesIPsec(),
+		statedb.Collect(f.manager.qdiscs.All(txn)))
+}
+
+func lostPriorities(legacy, wireGuard bool, qdiscs []*Qdisc) (problems []string) {
+	if legacy {
+		problems = append(problems, "IPv4 packets lose them where the kernel routes (bpf.hostLegacyRouting)")
 	}
-	if f.Config.Encryption.Enabled && !f.Config.Encryption.UsesIPsec() {
-		problems = append(problems, "packets lose it where WireGuard encrypts them")
+	if wireGuard {
+		problems = append(problems, "packets lose them where WireGuard encrypts")
 	}
-	for q := range f.manager.qdiscs.All(txn) {
+	for _, q := range qdiscs {
 		if q.Wire && q.Found != "" && !q.Bands {
 			problems = append(problems, fmt.Sprintf("%s has no fq with bands (kernel 6.7)", q.Device))
 		}

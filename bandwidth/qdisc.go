@@ -73,9 +73,12 @@ type qdiscOps struct{ kernel *route.Kernel }
 
 func major(h uint32) uint32 { return h >> 16 }
 
-// Update gives the device an fq, and reads whether it has bands.
+// Update gives the device an fq, and reads whether that of a wire has bands.
 func (o *qdiscOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, q *Qdisc) error {
 	err := o.provide(q)
+	if !q.Wire {
+		return err
+	}
 	bands, readErr := o.readBands(q.Index)
 	if q.Bands = bands; readErr != nil {
 		readErr = fmt.Errorf("read bands of %s: %w", q.Device, readErr)

@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
 	"myelin/status"
@@ -135,29 +132,46 @@ func (c *cluster) fqs(node string) (n int) {
 // limit gives a pod's limits other values, and returns when they are in force.
 func (c *cluster) limit(pod string, rates map[string]string) {
 	c.t.Helper()
-	node := int(pod[len(pod)-1] - '0')
 	var annotations, want []string
 	for direction, rate := range rates {
 		annotations = append(annotations, fmt.Sprintf("kubernetes.io/%s-bandwidth: %s", direction, rate))
-		want = append(want, direction+" "+rate)
+		want = append(want, pod+" "+direction+" "+rate)
 	}
-	text := strings.Replace(podYAML(pod, node), "name: "+pod, "name: "+pod+", annotations: {"+
-		strings.Join(annotations, ", ")+"}", 1)
-	file := filepath.Join(c.t.TempDir(), "pod.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+	c.annotate(map[string]string{pod: strings.Join(annotations, ", ")})
+	c.listsLimits(pod, want...)
+}
+
+// annotate gives pods other annotations, of YAML's flow style.
+func (c *cluster) annotate(pods map[string]string) {
+	c.t.Helper()
+	var objects []string
+	for pod, annotations := range pods {
+		objects = append(objects, strings.Replace(podYAML(pod, nodeOf(pod)), "name: "+pod,
+			"name: "+pod+", annotations: {"+annotations+"}", 1))
+	}
+	file := filepath.Join(c.t.TempDir(), "pods.yaml")
+	if err := os.WriteFile(file, []byte(strings.Join(objects, "---\n")), 0o644); err != nil {
 		c.t.Fatal(err)
 	}
 	if err := c.Apply(c.t.Context(), file, false); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// nodeOf is the number of a pod's node, the last letter of its name.
+func nodeOf(pod string) int { return int(pod[len(pod)-1] - '0') }
+
+// listsLimits waits until the pod's node lists rows that begin so, or none of the pod.
+func (c *cluster) listsLimits(pod string, want ...string) {
+	c.t.Helper()
 	eventually(c.t, "limits of "+pod, 20*time.Second, func() error {
-		out, err := c.cli(fmt.Sprintf("node%d", node), "bandwidth", "list")
+		out, err := c.cli(fmt.Sprintf("node%d", nodeOf(pod)), "bandwidth", "list")
 		if err != nil {
 			return err
 		}
 		words := strings.Join(strings.Fields(out), " ")
 		for _, w := range want {
-			if !strings.Contains(words, pod+" "+w) {
+			if !strings.Contains(words, w) {
 				return fmt.Errorf("want %s: %s", w, out)
 			}
 		}
@@ -188,111 +202,4 @@ func (c *cluster) wantRate(from, to string, family int, want float64, protocols 
 			}
 		}
 	}
-}
-
-// What is measured begins when queues are full.
-const (
-	rateAfter = 2500 * time.Millisecond
-	rateFor   = 3 * time.Second
-)
-
-// rateStreams connections fill the queue while a process waits for its turn: one alone has two packets in it.
-const rateStreams = 8
-
-// rateTCP is that of frames, in bit/s.
-func (c *cluster) rateTCP(from, to string, family int) float64 {
-	c.t.Helper()
-	a, b := c.end(from), c.end(to)
-	var servers []net.Conn
-	segment := 0
-	for range rateStreams {
-		client, server, err := connect(c.t.Context(), a, b, at(a.addr(family), 0), at(b.addr(family), 0))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		defer client.Close()
-		defer server.Close()
-		raw, err := client.SyscallConn()
-		if err == nil {
-			_ = raw.Control(func(fd uintptr) {
-				segment, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
-			})
-		}
-		if err != nil || segment == 0 {
-			c.t.Fatalf("segment of %d bytes: %v", segment, err)
-		}
-		go writeAll(c.t.Context(), client, make([]byte, 64<<10))
-		servers = append(servers, server)
-	}
-	const options = 12 // timestamps
-	headers := 14 + 20 + 20 + options
-	if family == 6 {
-		headers += 20
-	}
-	return received(rateFor, servers...) * float64(segment+headers) / float64(segment)
-}
-
-// udpBuffer holds what is sent while a process waits for its turn.
-const udpBuffer = 512 << 10
-
-// rateUDP is that of frames, in bit/s.
-func (c *cluster) rateUDP(from, to string, family int) float64 {
-	c.t.Helper()
-	a, b := c.end(from), c.end(to)
-	server, err := b.listenUDP(c.t.Context(), at(b.addr(family), 0))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer server.Close()
-	client, err := a.dialUDP(c.t.Context(), at(a.addr(family), 0), at(b.addr(family), portOf(server.LocalAddr())))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer client.Close()
-	for conn, option := range map[*net.UDPConn]int{client: unix.SO_SNDBUFFORCE, server: unix.SO_RCVBUFFORCE} {
-		raw, err := conn.SyscallConn()
-		if err == nil {
-			_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, option, udpBuffer) })
-		}
-		if err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	const size = 1200
-	go writeAll(c.t.Context(), client, make([]byte, size))
-	headers := 14 + 20 + 8
-	if family == 6 {
-		headers += 20
-	}
-	return received(rateFor, server) * float64(size+headers) / size
-}
-
-// writeAll writes until the connection is closed.
-func writeAll(ctx context.Context, to net.Conn, data []byte) {
-	for ctx.Err() == nil {
-		if _, err := to.Write(data); errors.Is(err, net.ErrClosed) {
-			return
-		}
-	}
-}
-
-// received is the rate at which connections bring data, in bit/s.
-func received(span time.Duration, from ...net.Conn) float64 {
-	var bytes atomic.Int64
-	for _, conn := range from {
-		go func() {
-			buffer := make([]byte, 256<<10)
-			for {
-				n, err := conn.Read(buffer)
-				if err != nil {
-					return
-				}
-				bytes.Add(int64(n))
-			}
-		}()
-	}
-	time.Sleep(rateAfter)
-	first, before := time.Now(), bytes.Load()
-	time.Sleep(span)
-	return float64(bytes.Load()-before) * 8 / time.Since(first).Seconds()
 }

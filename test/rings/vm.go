@@ -97,7 +97,7 @@ func ofKernel(ring, kernel string) []string {
 		"TestMasquerade/^(native|legacy)$", "TestRouteMTU/^native$",
 		"TestWires/^(virtio|bond|VLAN.*)$", "TestParallelAdds", "TestServicesChange", "TestSCTP",
 		"TestNetkit", "TestBigTCP/^netkit$", "TestEncryption/^(native|ipsec_native)$", "TestIPsec", "TestBBR",
-		"TestBandwidth/^native$",
+		"TestBandwidth/^native$", "TestBandwidthLatency", "TestBandwidthPriority/^native$",
 	}
 	if floor {
 		run = []string{
