@@ -42,18 +42,22 @@ func sizeFor(entries, base, limit int) int {
 }
 
 // grownFor is the size of a table that was pinned: one that grows gets room for twice its entries, because these have
-// come within seconds, and as many again may come before it can grow once more. With keep it does not shrink: tables
-// that are made to grow in turn would cause one reload after the other.
+// come within seconds, and as many again may come before it can grow once more. It does not shrink to less than twice
+// its rows, since those of proven flows would be evicted while they are copied. With keep it does not shrink at all:
+// tables that are made to grow in turn would cause one reload after the other.
 func grownFor(p bpf.Pinned, base, limit int, keep bool) int {
 	entries := p.Counted
 	if p.Max > 0 && crowded(entries, p.Max) {
 		entries *= 2
 	}
-	size := sizeFor(entries, base, limit)
-	if keep {
-		size = max(size, min(p.Max, max(base, limit)))
+	least := base
+	for least < 2*p.Rows {
+		least *= 2
 	}
-	return size
+	if keep {
+		least = p.Max
+	}
+	return max(sizeFor(entries, base, limit), min(least, p.Max, max(base, limit)))
 }
 
 // pinnedFlows are the tables that grow, with their entries of proven flows.

@@ -44,6 +44,8 @@ func TestGrownFor(t *testing.T) {
 		"grown":             {bpf.Pinned{Counted: 6145, Max: 65536}, false, 32768},
 		"over":              {bpf.Pinned{Counted: 100, Max: 65536}, false, 16384},
 		"over, in a reload": {bpf.Pinned{Counted: 100, Max: 65536}, true, 65536},
+		"a flood":           {bpf.Pinned{Counted: 100, Rows: 20000, Max: 262144}, false, 65536},
+		"a flood, full":     {bpf.Pinned{Counted: 100, Rows: 16384, Max: 16384}, false, 16384},
 		"another limit":     {bpf.Pinned{Counted: 100, Max: 1 << 20}, true, 200000},
 		"limited":           {bpf.Pinned{Counted: 50000, Max: 65536}, false, 200000},
 	} {

@@ -69,7 +69,7 @@ func TestCountPinned(t *testing.T) {
 	for i := range uint16(3000) {
 		must(t, d.Flows.Put(DatapathFlowKey{Port: [2]uint16{i, 1}, Proto: uint8(6 + 11*(i%3/2))}, DatapathFlow{}))
 	}
-	if got, want := count(), (Pinned{Counted: 2000, Max: 5000}); got != want {
+	if got, want := count(), (Pinned{Counted: 2000, Rows: 3000, Max: 5000}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	other, err := CountPinned(dir, "flows", func(*uint32, *uint32) bool { return true })

@@ -10,8 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Pinned is the use of a map that a datapath has pinned. It is zero if there is no such map.
-type Pinned struct{ Counted, Max int }
+// Pinned is the use of a map that a datapath has pinned: its rows, and those of them that count. It is zero if there is
+// no such map.
+type Pinned struct{ Counted, Rows, Max int }
 
 // CountPinned counts the rows that satisfy count in a map that a datapath has pinned in dir: none of another layout.
 func CountPinned[K, V any](dir, name string, count func(*K, *V) bool) (Pinned, error) {
@@ -32,7 +33,7 @@ func CountPinned[K, V any](dir, name string, count func(*K, *V) bool) (Pinned, e
 		return p, nil
 	}
 	err = Each(m, func(k *K, v *V) bool {
-		if count(k, v) {
+		if p.Rows++; count(k, v) {
 			p.Counted++
 		}
 		return true

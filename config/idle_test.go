@@ -16,8 +16,13 @@ func TestNoEffect(t *testing.T) {
 		"bpf.vlanBypass: [5]":                "bpf.vlanBypass: has no effect: this version does not act on it",
 		"bpf.natMax: 100000": "bpf.natMax: has no effect: a translated flow is one record, counted " +
 			"by bpf.ctTcpMax and bpf.ctAnyMax",
-		"bpf.mapDynamicSizeRatio: 0.1": "",
-		"myelin.mapGrowthRatio: 0.1":   "",
+		"bpf.mapDynamicSizeRatio: 0.1":                                  "",
+		"bpf: {preallocateMaps: true, distributedLRU: {enabled: true}}": "",
+		"bpf.preallocateMaps: true\nmyelin.mapGrowthRatio: 0": "bpf.preallocateMaps: has no effect: " +
+			"myelin.mapGrowthRatio is 0, so that maps have their largest sizes in any case",
+		"bpf.mapDynamicSizeRatio: 0.1\nmyelin.mapGrowthRatio: 0.1": "myelin.mapGrowthRatio: has no effect: " +
+			"bpf.mapDynamicSizeRatio says what tables may grow to",
+		"myelin.mapGrowthRatio: 0.1": "",
 		"bpf.ctAnyMax: 4096\nmyelin.mapGrowthRatio: 0.1": "myelin.mapGrowthRatio: has no effect: " +
 			"bpf.ctTcpMax or bpf.ctAnyMax is set, so that tables do not grow",
 		"bpf.events.policyVerdict.enabled: false":            "",

@@ -221,7 +221,8 @@ func untrusted() []Outcome {
 		{bpf.DatapathOutcomeDROP_FLOW_LIMIT, "DROP_FLOW_LIMIT",
 			"A new flow of a pod that has as many entries in a conntrack table as are left for all other pods.",
 			"The pod opens flows faster than they end: myelin status names it. If that is right, raise " +
-				"myelin.mapGrowthRatio, or bpf.ctTcpMax and bpf.ctAnyMax where these are set."},
+				"myelin.mapGrowthRatio, or bpf.ctTcpMax and bpf.ctAnyMax where these are set. If they come faster " +
+				"than tables grow, set bpf.preallocateMaps."},
 		{bpf.DatapathOutcomeDROP_NEW_FLOW_RATE, "DROP_NEW_FLOW_RATE",
 			"A new flow of a Service that has begun more flows in this second than are left for all others, while " +
 				"there is no room for NAT entries.",
