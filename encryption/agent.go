@@ -137,7 +137,12 @@ func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 		_, ended := e.control.processes.instance(DeviceName)
 		w.Add(ended)
 		w.Add(changed...)
+		known := !e.params.Options.Enabled ||
+			w.Initialized(e.params.DB.ReadTxn(), e.params.Nodes) && e.keys.looked()
 		for _, name := range names() {
+			if name == RotationDevice && !known {
+				continue // a rotation that the agent was restarted in goes on
+			}
 			want := &Device{
 				Name: name, Wanted: e.params.Options.Enabled, Port: portOf(name), PublicKey: k.current.public,
 				Status: reconciler.StatusPending(),
@@ -208,18 +213,17 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 			node: e.params.Node, keys: k, ipv6: e.params.IPv6, keepalive: e.params.Options.Keepalive,
 			nodes: statedb.Collect(nodes), outside: outside.ByNode,
 		}
+		with, all := usable(devices, func(index int) bool {
+			attached, changed := e.params.Attached(index)
+			w.Add(changed)
+			return attached
+		})
 		var peers []*Peer
-		for device := range devices {
-			attached, attachedChanged := e.params.Attached(device.Index)
-			w.Add(attachedChanged)
-			if device.Name == RotationDevice && !attached { // without peers it has no sessions
-				continue
-			}
+		for _, device := range with {
 			in.device = device
 			peers = append(peers, derivePeers(in)...)
-			complete = complete && (device.Name != DeviceName || device.Index != 0)
 		}
-		return e.writePeers(peers, complete)
+		return e.writePeers(peers, complete && all)
 	})
 }
 

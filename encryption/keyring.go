@@ -66,6 +66,7 @@ type keyring struct {
 
 	mu      sync.Mutex
 	keys    keys
+	seen    bool // it was looked for a rotation
 	changed chan struct{}
 }
 
@@ -99,6 +100,24 @@ func (r *keyring) set(k keys) {
 	defer r.mu.Unlock()
 	if k != r.keys {
 		r.keys = k
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}
+}
+
+// looked reports whether it is known if the node rotates its key.
+func (r *keyring) looked() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen
+}
+
+// found notes that.
+func (r *keyring) found() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.seen {
+		r.seen = true
 		close(r.changed)
 		r.changed = make(chan struct{})
 	}

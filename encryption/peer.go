@@ -86,6 +86,23 @@ type peerInput struct {
 	outside   map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
 }
 
+// usable are the devices that are given peers, and whether these are all that are to be there: while one is not known,
+// its peers would be taken for those of nodes that left. RotationDevice gets peers when programs are attached to it, as
+// without peers it has no sessions.
+func usable(devices iter.Seq2[*Device, statedb.Revision], attached func(index int) bool) (with []*Device, all bool) {
+	known := 0
+	for d := range devices {
+		switch {
+		case !d.Wanted:
+			known++
+		case d.Index != 0 && (d.Name != RotationDevice || attached(d.Index)):
+			known++
+			with = append(with, d)
+		}
+	}
+	return with, known == len(names())
+}
+
 // derivePeers is a pure function: one peer of the device for each other node that has published a key. The second
 // device has those that it is there for, as one of both nodes rotates its key.
 func derivePeers(in peerInput) (peers []*Peer) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/statedb"
+
 	"myelin/cluster"
 )
 
@@ -36,6 +38,39 @@ func testInput() peerInput {
 			node("n3", "", "192.0.2.3", "10.0.3.0/24"),
 		},
 		outside: map[string][]netip.Prefix{"n2": {netip.MustParsePrefix("10.9.9.9/32")}},
+	}
+}
+
+// TestUsable: peers are complete when each device that is to be there is known, and the second one has programs.
+func TestUsable(t *testing.T) {
+	first := Device{Name: DeviceName, Wanted: true, Index: 7}
+	second := Device{Name: RotationDevice, Wanted: true, Index: 8}
+	made, gone := first, second
+	made.Index, gone.Wanted = 0, false
+	for name, test := range map[string]struct {
+		devices  []Device
+		attached bool
+		with     int
+		all      bool
+	}{
+		"no rows":        {},
+		"first only":     {[]Device{first}, true, 1, false},
+		"being made":     {[]Device{made, gone}, true, 0, false},
+		"no rotation":    {[]Device{first, gone}, false, 1, true},
+		"no programs":    {[]Device{first, second}, false, 1, false},
+		"a rotation":     {[]Device{first, second}, true, 2, true},
+		"not encryption": {[]Device{{Name: DeviceName}, gone}, true, 0, true},
+	} {
+		with, all := usable(func(yield func(*Device, statedb.Revision) bool) {
+			for _, d := range test.devices {
+				if !yield(&d, 0) {
+					return
+				}
+			}
+		}, func(int) bool { return test.attached })
+		if len(with) != test.with || all != test.all {
+			t.Errorf("%s: got %d devices, all %v; want %d, %v", name, len(with), all, test.with, test.all)
+		}
 	}
 }
 

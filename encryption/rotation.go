@@ -144,8 +144,12 @@ func (e *Encryption) runRotation(ctx context.Context, _ cell.Health) error {
 // that packets take to that node keeps its key.
 func (e *Encryption) begin(rotates bool) error {
 	next, ok, err := e.keys.look()
-	if err != nil || !ok {
+	if err != nil {
 		return err
+	}
+	defer e.keys.found() // when it has begun
+	if !ok {
+		return nil
 	}
 	self, _, known := e.params.Nodes.Get(e.params.DB.ReadTxn(), cluster.NodeByName(e.params.Node))
 	begun := known && self.NextWireGuardKey == next.public // before the agent was restarted
@@ -159,13 +163,9 @@ func (e *Encryption) begin(rotates bool) error {
 
 // steer looks at the sessions of both devices.
 func (e *Encryption) steer(r *rotor) error {
-	usual, err := e.peersOn(DeviceName)
-	if err != nil {
-		return err
-	}
-	beside, err := e.peersOn(RotationDevice)
+	usual, beside, err := e.sessions()
 	if missing(err) {
-		return nil // it is being made
+		return nil // a device is being made, or its process is not known yet
 	}
 	if err != nil {
 		return err
@@ -193,6 +193,9 @@ func (e *Encryption) steer(r *rotor) error {
 			}
 		}
 		_, _, detour := e.params.Detours.Get(txn, cluster.DetourOf(n.Name))
+		if goesBack && session(from[keyOn(other(at), n)], time.Time{}) {
+			detour = true // the agent was restarted
+		}
 		if session(to[keyOn(at, n)], after) {
 			detour = !goesBack
 		}
@@ -229,6 +232,14 @@ func other(device string) string {
 // session reports whether a peer has a session that was made after a time.
 func session(p *wgtypes.Peer, after time.Time) bool {
 	return p != nil && p.LastHandshakeTime.After(after) && time.Since(p.LastHandshakeTime) < rejectAfter
+}
+
+// sessions are the peers of DeviceName and of RotationDevice.
+func (e *Encryption) sessions() (usual, beside map[string]*wgtypes.Peer, err error) {
+	if usual, err = e.peersOn(DeviceName); err == nil {
+		beside, err = e.peersOn(RotationDevice)
+	}
+	return usual, beside, err
 }
 
 // peersOn are the peers of a device, by key.

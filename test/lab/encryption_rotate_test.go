@@ -1,6 +1,7 @@
 package labtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,14 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"myelin/encryption"
 )
 
 // rotations is how many keys are rotated, alternately on both nodes.
 const rotations = 100
 
-// TestEncryptionRotate rotates the nodes' keys under TCP streams and UDP at 1,000 packets a second. Nothing is lost,
-// and afterwards each node has one device, whose peer has the other node's new key.
+// TestEncryptionRotate rotates the nodes' keys under TCP streams and UDP at 1,000 packets a second; during the last two
+// rotations agents are restarted. Nothing is lost, and afterwards each node has one device, whose peer has the other
+// node's new key.
 //
 //	┌─ node1 ────────────────────┐  ┌─ node2 ─────────────────────┐
 //	│ a1 ⇄ wg0, then wg1 (new key)  ⇄  wg0, wg1 ⇄ a2               │
@@ -34,7 +38,11 @@ func TestEncryptionRotate(t *testing.T) {
 			}
 			load := startLoad(c)
 			for i := range n {
-				c.rotate([]string{"node1", "node2"}[i%2])
+				if node := []string{"node1", "node2"}[i%2]; i < n-2 {
+					c.rotate(node)
+				} else {
+					c.rotate(node, c.restarts(i == n-1))
+				}
 				if err := load.settled(); err != nil {
 					t.Errorf("rotation %d: %v", i, err)
 				}
@@ -52,8 +60,32 @@ func TestEncryptionRotate(t *testing.T) {
 	}
 }
 
+// restarts waits until a rotation has begun, or until the key is another one already, and restarts the agents of both
+// nodes.
+func (c *cluster) restarts(late bool) func(string) error {
+	return func(before string) error {
+		for _, n := range []string{"node1", "node2"} {
+			eventually(c.t, n+" has a second device", 20*time.Second, func() error {
+				out, err := c.cli(n, "encrypt", "device")
+				if err == nil && (!strings.Contains(out, encryption.RotationDevice) ||
+					late && strings.Contains(out, before)) {
+					err = errors.New(out)
+				}
+				return err
+			})
+		}
+		ctx, cancel := context.WithTimeout(c.t.Context(), patience(30*time.Second))
+		defer cancel()
+		var g errgroup.Group
+		for _, n := range []string{"node1", "node2"} {
+			g.Go(func() error { return c.Node(n).RestartAgent(ctx) })
+		}
+		return g.Wait()
+	}
+}
+
 // rotate gives a node another key, and waits until all nodes use it, and no other device is there.
-func (c *cluster) rotate(node string) {
+func (c *cluster) rotate(node string, meanwhile ...func(before string) error) {
 	c.t.Helper()
 	key := func() string {
 		data, err := os.ReadFile(encryption.PublicKeyFile(c.Node(node).RunDir()))
@@ -62,6 +94,9 @@ func (c *cluster) rotate(node string) {
 	}
 	before, start := key(), time.Now()
 	c.mustCLI(node, "encrypt", "rotate", "--run-dir", c.Node(node).RunDir())
+	for _, do := range meanwhile {
+		check(c.t, do(before))
+	}
 	eventually(c.t, node+" has another key", time.Minute, func() error {
 		for _, n := range []string{"node1", "node2"} {
 			out, err := c.cli(n, "encrypt", "device")
