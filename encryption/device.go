@@ -233,6 +233,9 @@ func (o *deviceOps) adjust(link netlink.Link, d *Device) error {
 			return fmt.Errorf("key and port %d: %w", d.Port, err)
 		}
 	}
+	if d.Name == DeviceName {
+		o.keys.inForce(d.PublicKey)
+	}
 	if link.Attrs().RawFlags&unix.IFF_UP != 0 {
 		return nil
 	}

@@ -48,7 +48,11 @@ func Rotate(runDir string) error {
 }
 
 // keys are the node's key and the one that it changes to, whose public half is empty without a rotation.
-type keys struct{ current, next nodeKey }
+type keys struct {
+	current, next nodeKey
+
+	unset bool // no device has the current one yet
+}
 
 // rotating reports whether the node changes its key, and returning whether it has, and only the device is still
 // another one.
@@ -100,8 +104,7 @@ func (r *keyring) set(k keys) {
 	defer r.mu.Unlock()
 	if k != r.keys {
 		r.keys = k
-		close(r.changed)
-		r.changed = make(chan struct{})
+		r.wake()
 	}
 }
 
@@ -118,8 +121,7 @@ func (r *keyring) found() {
 	defer r.mu.Unlock()
 	if !r.seen {
 		r.seen = true
-		close(r.changed)
-		r.changed = make(chan struct{})
+		r.wake()
 	}
 }
 
@@ -157,9 +159,25 @@ func (r *keyring) commit() error {
 	if err := durable.Write(path, []byte(k.next.private.String()+"\n")); err != nil {
 		return err
 	}
-	k.current, k.current.since = k.next, time.Now()
+	k.current, k.current.since, k.unset = k.next, time.Now(), true
 	r.set(k)
 	return nil
+}
+
+// inForce notes that the usual device has a key from now on: sessions that it made before are another key's.
+func (r *keyring) inForce(public string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keys.unset && r.keys.current.public == public {
+		r.keys.current.since, r.keys.unset = time.Now(), false
+		r.wake()
+	}
+}
+
+// wake has those look that wait for a change. The lock is held.
+func (r *keyring) wake() {
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
 // finish ends the rotation.

@@ -196,7 +196,7 @@ func (e *Encryption) steer(r *rotor) error {
 		if goesBack && session(from[keyOn(other(at), n)], time.Time{}) {
 			detour = true // the agent was restarted
 		}
-		if session(to[keyOn(at, n)], after) {
+		if session(to[keyOn(at, n)], after) && !(goesBack && k.unset) {
 			detour = !goesBack
 		}
 		if detour {

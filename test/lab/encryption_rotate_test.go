@@ -62,8 +62,8 @@ func TestEncryptionRotate(t *testing.T) {
 
 // restarts waits until a rotation has begun, or until the key is another one already, and restarts the agents of both
 // nodes.
-func (c *cluster) restarts(late bool) func(string) error {
-	return func(before string) error {
+func (c *cluster) restarts(late bool) func(string) {
+	return func(before string) {
 		for _, n := range []string{"node1", "node2"} {
 			eventually(c.t, n+" has a second device", 20*time.Second, func() error {
 				out, err := c.cli(n, "encrypt", "device")
@@ -74,18 +74,24 @@ func (c *cluster) restarts(late bool) func(string) error {
 				return err
 			})
 		}
-		ctx, cancel := context.WithTimeout(c.t.Context(), patience(30*time.Second))
-		defer cancel()
-		var g errgroup.Group
-		for _, n := range []string{"node1", "node2"} {
-			g.Go(func() error { return c.Node(n).RestartAgent(ctx) })
-		}
-		return g.Wait()
+		c.restartAgents()
 	}
 }
 
+// restartAgents restarts the agents of both nodes at once.
+func (c *cluster) restartAgents() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience(30*time.Second))
+	defer cancel()
+	var g errgroup.Group
+	for _, n := range []string{"node1", "node2"} {
+		g.Go(func() error { return c.Node(n).RestartAgent(ctx) })
+	}
+	check(c.t, g.Wait())
+}
+
 // rotate gives a node another key, and waits until all nodes use it, and no other device is there.
-func (c *cluster) rotate(node string, meanwhile ...func(before string) error) {
+func (c *cluster) rotate(node string, meanwhile ...func(before string)) {
 	c.t.Helper()
 	key := func() string {
 		data, err := os.ReadFile(encryption.PublicKeyFile(c.Node(node).RunDir()))
@@ -95,7 +101,7 @@ func (c *cluster) rotate(node string, meanwhile ...func(before string) error) {
 	before, start := key(), time.Now()
 	c.mustCLI(node, "encrypt", "rotate", "--run-dir", c.Node(node).RunDir())
 	for _, do := range meanwhile {
-		check(c.t, do(before))
+		do(before)
 	}
 	eventually(c.t, node+" has another key", time.Minute, func() error {
 		for _, n := range []string{"node1", "node2"} {
