@@ -23,7 +23,7 @@ const (
 	// MemoryLimit is what the collector of garbage keeps the process's memory below, in bytes: the buffers, and 128 MB
 	// for some thousand peers of 20 KB.
 	MemoryLimit = maxBuffers*65536 + 128<<20
-	// flushAfter is how long the packets of pods wait before those are dropped that wait for a session.
+	// flushAfter is how long no buffer becomes free before packets are dropped that wait for a session.
 	flushAfter = 2 * time.Millisecond
 )
 
@@ -96,15 +96,16 @@ func (b *bounded) Close() error {
 	return b.Device.Close()
 }
 
-// wait returns when packets may be read, or the device is closed. Those that are being sent make room soon; those that
-// wait for sessions with nodes that do not answer would not. Cost: a comparison.
+// wait returns when packets may be read, or the device is closed. Packets that are being sent make room soon; those
+// that wait for sessions with nodes that do not answer would not. Cost: a comparison.
 func (b *bounded) wait() {
-	var start time.Time
-	for atomic.LoadUint32(b.held) > b.send {
-		if start.IsZero() {
-			start = time.Now()
+	var least uint32    // buffers in use since this began
+	var since time.Time // of that
+	for held := atomic.LoadUint32(b.held); held > b.send; held = atomic.LoadUint32(b.held) {
+		if since.IsZero() || held < least {
+			least, since = held, time.Now()
 		}
-		if time.Since(start) > flushAfter && b.flushing.CompareAndSwap(false, true) {
+		if time.Since(since) > flushAfter && b.flushing.CompareAndSwap(false, true) {
 			go func() { // Close would wait for this one, which waits for the end of Close
 				defer b.flushing.Store(false)
 				b.flush()

@@ -42,6 +42,12 @@ func TestEncryptionStream(t *testing.T) {
 		t.Logf("pods %.0f Mbit/s, bare %.0f Mbit/s: %.3f", pods/1e6, bare/1e6, pods/bare)
 		ratios = append(ratios, pods/bare)
 	}
+	var devices []struct{ MemoryBytes uint64 }
+	c.jsonCLI(&devices, "node1", "encrypt", "device")
+	if len(devices) != 1 || devices[0].MemoryBytes == 0 || devices[0].MemoryBytes > userspace.MemoryLimit {
+		t.Errorf("the process takes %+v bytes, want one, and at most %d", devices, userspace.MemoryLimit)
+	}
+	t.Logf("the process takes %+v", devices)
 	slices.Sort(ratios)
 	record(t, result{"wireguard/userspace_stream", ratios[len(ratios)/2], "ratio"})
 }

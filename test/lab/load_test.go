@@ -273,7 +273,8 @@ func (u *countLoad) due(numbers []int64) string {
 // logCounters prints what counts packets that are lost: devices, sockets, processors, and the datapath.
 func (c *cluster) logCounters() {
 	c.t.Helper()
-	const counters = "ip -s link; cd /proc/net; cat snmp snmp6 udp udp6 softnet_stat"
+	const counters = "ip -s link; cd /proc/net; cat snmp snmp6 udp udp6 softnet_stat; " +
+		"[ ! -e xfrm_stat ] || cat xfrm_stat"
 	for _, at := range []string{"node1", "node2", "a1", "a2"} {
 		out, err := c.shellIn(at, counters)
 		c.t.Logf("%s: %s %v", at, out, err)
