@@ -104,9 +104,8 @@ func (e *Encryption) register() error {
 	txn := p.DB.WriteTxn(e.Peers)
 	e.ready = e.Peers.RegisterInitializer(txn, "derive")
 	txn.Commit()
-	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, func(d *Device) *reconciler.Status {
-		return &d.Status
-	}, &deviceOps{e.kernel, e.control, e.control.processes, e.keys})
+	_, err := table.Register(p.Log, p.DB, p.Group, e.Device, (*Device).status,
+		&deviceOps{e.kernel, e.control, e.control.processes, e.keys})
 	if err != nil {
 		return err
 	}
@@ -160,33 +159,17 @@ func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 	})
 }
 
-// deriveDevice writes the row: new if something else is wanted, and pending again if the device is not what it was
-// made. While the row is being worked on it can't tell, and done is closed when it is worth another look.
+// deriveDevice writes the row of a device. The channels are closed when it is worth another look.
 func (e *Encryption) deriveDevice(want *Device) (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := e.params.MTU()
 	want.MTU = mtu.Pod
 	if problem != nil && want.Wanted {
 		want.Problem = problem.Error()
 	}
-	txn := e.params.DB.WriteTxn(e.Device)
-	defer txn.Abort()
-	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(want.Name))
-	if ok && row.Equal(want) {
-		if row.Status.Kind != reconciler.StatusKindDone {
-			return changed, watch, nil
-		}
-		if e.fits(txn, row) {
-			return changed, nil, nil
-		}
-	}
-	if ok {
-		want.Note, want.Index, want.Instance = row.Note, row.Index, row.Instance
-	}
-	if _, _, err := e.Device.Insert(txn, want); err != nil {
-		return nil, nil, fmt.Errorf("write WireGuard device: %w", err)
-	}
-	txn.Commit()
-	return changed, watch, nil // closed by this very change
+	done, err = table.Keep(e.params.DB, e.Device, deviceByName(want.Name), want, table.Single[Device]{
+		Same: (*Device).Equal, Fits: e.fits, Status: (*Device).status, Found: (*Device).found,
+	})
+	return changed, done, err
 }
 
 // fits reports whether the device is as the row says, as far as the device table shows it.

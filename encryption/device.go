@@ -63,6 +63,11 @@ func (d *Device) Equal(o *Device) bool {
 		d.PublicKey == o.PublicKey && d.Problem == o.Problem
 }
 
+func (d *Device) status() *reconciler.Status { return &d.Status }
+
+// found takes what was found by the row before.
+func (d *Device) found(o *Device) { d.Note, d.Index, d.Instance = o.Note, o.Index, o.Instance }
+
 // TableHeader names the columns of TableRow.
 func (*Device) TableHeader() []string {
 	return []string{"Name", "Wanted", "Port", "MTU", "Public key", "Index", "Note", "Status"}

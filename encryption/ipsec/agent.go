@@ -142,34 +142,23 @@ func (e *IPsec) runDevice(ctx context.Context, _ cell.Health) error {
 	})
 }
 
-// deriveDevice writes the row: new if something else is wanted, and pending again if the device is not what it was
-// made. While the row is being worked on it can't tell, and done is closed when it is worth another look.
+// deriveDevice writes the row of the device. The channels are closed when it is worth another look.
 func (e *IPsec) deriveDevice() (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := e.params.MTU()
 	want := &Device{Name: DeviceName, MTU: mtu.Pod, Status: reconciler.StatusPending()}
 	if problem != nil {
 		want.Problem = problem.Error()
 	}
-	txn := e.params.DB.WriteTxn(e.Device)
-	defer txn.Abort()
-	row, _, watch, ok := e.Device.GetWatch(txn, deviceByName(DeviceName))
-	if ok && row.Equal(want) {
-		if row.Status.Kind != reconciler.StatusKindDone {
-			return changed, watch, nil
-		}
-		d, _, there := e.params.Devices.Get(txn, route.DeviceByName(row.Name))
-		if there && d.Index == row.Index && d.Up && d.MTU == row.MTU {
-			return changed, nil, nil
-		}
-	}
-	if ok {
-		want.Note, want.Index = row.Note, row.Index
-	}
-	if _, _, err := e.Device.Insert(txn, want); err != nil {
-		return nil, nil, fmt.Errorf("write IPsec device: %w", err)
-	}
-	txn.Commit()
-	return changed, watch, nil // closed by this very change
+	done, err = table.Keep(e.params.DB, e.Device, deviceByName(DeviceName), want, table.Single[Device]{
+		Same: (*Device).Equal, Fits: e.fits, Status: (*Device).status, Found: (*Device).found,
+	})
+	return changed, done, err
+}
+
+// fits reports whether the device is as the row says, as far as the device table shows it.
+func (e *IPsec) fits(txn statedb.ReadTxn, row *Device) bool {
+	d, _, ok := e.params.Devices.Get(txn, route.DeviceByName(row.Name))
+	return ok && d.Index == row.Index && d.Up && d.MTU == row.MTU
 }
 
 // runPeers follows nodes, pods outside of podCIDRs, the device and the keys.

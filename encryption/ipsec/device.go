@@ -39,6 +39,11 @@ func (d *Device) Equal(o *Device) bool {
 	return d.Name == o.Name && d.MTU == o.MTU && d.Problem == o.Problem
 }
 
+func (d *Device) status() *reconciler.Status { return &d.Status }
+
+// found takes what was found by the row before.
+func (d *Device) found(o *Device) { d.Note, d.Index = o.Note, o.Index }
+
 // TableHeader names the columns of TableRow.
 func (*Device) TableHeader() []string { return []string{"Name", "MTU", "Index", "Note", "Status"} }
 

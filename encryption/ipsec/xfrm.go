@@ -16,8 +16,10 @@ import (
 // mark is the interface identifier (if_id) and the reqid of all states and policies: those with both are ours.
 const mark = 0x6d79656c
 
-// replayWindow is how many packets may be late, as in Cilium (RFC 4303, section 3.4.3).
-const replayWindow = 1024
+// replayWindow is by how many packets one may be late (RFC 4303, section 3.4.3), the most that the kernel takes: CPUs
+// take numbers in turn and encrypt at once, and one that is held up meanwhile, as a hypervisor does it, would lose its
+// packet. With extended sequence numbers that is counted as XfrmInStateProtoError. Cilium's is 1,024.
+const replayWindow = 4096
 
 // reqid is mark as the netlink package has it.
 const reqid = mark

@@ -115,3 +115,36 @@ func Replace[Row any](txn statedb.WriteTxn, t statedb.RWTable[*Row], current ite
 	}
 	return changed, nil
 }
+
+// Single is how Keep treats the row of something that there is one of, such as a device.
+type Single[Row any] struct {
+	Same   func(a, b *Row) bool             // whether both want the same
+	Status func(*Row) *reconciler.Status    // as of Register
+	Fits   func(statedb.ReadTxn, *Row) bool // whether what was made is as the row says
+	Found  func(to, from *Row)              // copies what the reconciler has found
+}
+
+// Keep writes the row that q finds: new if something else is wanted, and pending again, as want is, if what was made is
+// not what it was. While the row is being worked on Fits can't tell: done is closed when it is worth another look.
+func Keep[Row any](db *statedb.DB, t statedb.RWTable[*Row], q statedb.Query[*Row], want *Row, s Single[Row],
+) (done <-chan struct{}, err error) {
+	txn := db.WriteTxn(t)
+	defer txn.Abort()
+	row, _, watch, ok := t.GetWatch(txn, q)
+	if ok && s.Same(row, want) {
+		if s.Status(row).Kind != reconciler.StatusKindDone {
+			return watch, nil
+		}
+		if s.Fits(txn, row) {
+			return nil, nil
+		}
+	}
+	if ok {
+		s.Found(want, row)
+	}
+	if _, _, err := t.Insert(txn, want); err != nil {
+		return nil, fmt.Errorf("write row of %s: %w", t.Name(), err)
+	}
+	txn.Commit()
+	return watch, nil // closed by this very change
+}

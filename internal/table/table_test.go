@@ -20,6 +20,7 @@ import (
 type lamp struct {
 	Name   string
 	On     bool
+	Serial int // found
 	Status reconciler.Status
 }
 
@@ -178,6 +179,52 @@ func TestWaitReportsError(t *testing.T) {
 	defer out.mu.Unlock()
 	if n := strings.Count(out.String(), "will retry"); n < 1 || n > 2 {
 		t.Errorf("an error that stays the same is logged %d times:\n%s", n, out.String())
+	}
+}
+
+// TestKeep: a row is written when something else is wanted, or when what was made is not what it was.
+func TestKeep(t *testing.T) {
+	r := &room{on: map[string]bool{}}
+	db, lamps, _ := setup(t, r)
+	fits := func(_ statedb.ReadTxn, l *lamp) bool { return r.has(l.Name) }
+	single := Single[lamp]{
+		Same: func(a, b *lamp) bool { return a.On == b.On }, Status: status, Fits: fits,
+		Found: func(to, from *lamp) { to.Serial = from.Serial },
+	}
+	keep := func(on bool, serial int) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+			want := &lamp{Name: "desk", On: on, Serial: serial, Status: reconciler.StatusPending()}
+			done, err := Keep(db, lamps, lampNamed("desk"), want, single)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if done == nil {
+				return
+			}
+			select {
+			case <-done:
+			case <-time.After(10 * time.Second):
+				t.Fatal("the row is worked on for ever")
+			}
+		}
+		t.Fatal("the row never fits")
+	}
+	keep(true, 7)
+	keep(false, 8)
+	row, first, _ := lamps.Get(db.ReadTxn(), lampNamed("desk"))
+	if row.On || row.Serial != 7 || !r.has("desk") {
+		t.Errorf("got %+v, %v; want what was found to be kept", row, r.on)
+	}
+	keep(false, 9)
+	if _, again, _ := lamps.Get(db.ReadTxn(), lampNamed("desk")); again != first {
+		t.Error("the row was written without a reason")
+	}
+	if err := r.Delete(t.Context(), nil, 0, row); err != nil {
+		t.Fatal(err)
+	}
+	if keep(false, 9); !r.has("desk") {
+		t.Error("what another program removed is not there again")
 	}
 }
 

@@ -79,10 +79,7 @@ func (t *Tunnels) run(ctx context.Context, _ cell.Health) error {
 	})
 }
 
-// derive writes the row: new if something else is wanted, and pending again if
-// the device is not what it was made. While the row is being worked on it can't
-// tell, and done is closed when it is worth another look: what happens to the device
-// meanwhile may be missed by the reconciler.
+// derive writes the row. The channels are closed when it is worth another look.
 func (t *Tunnels) derive() (changed, done <-chan struct{}, err error) {
 	mtu, changed, problem := t.params.MTU()
 	want := &Tunnel{
@@ -92,26 +89,10 @@ func (t *Tunnels) derive() (changed, done <-chan struct{}, err error) {
 	if problem != nil && want.Wanted {
 		want.Problem = problem.Error()
 	}
-	txn := t.params.DB.WriteTxn(t.Table)
-	defer txn.Abort()
-	row, _, watch, ok := t.Table.GetWatch(txn, ByName(DeviceName))
-	switch {
-	case !ok || !row.Equal(want):
-		if ok {
-			want.Note, want.Index = row.Note, row.Index
-		}
-	case row.Status.Kind != reconciler.StatusKindDone:
-		return changed, watch, nil
-	case t.fits(txn, row):
-		return changed, nil, nil
-	default:
-		want.Note, want.Index = row.Note, row.Index
-	}
-	if _, _, err := t.Table.Insert(txn, want); err != nil {
-		return nil, nil, fmt.Errorf("write tunnel: %w", err)
-	}
-	txn.Commit()
-	return changed, watch, nil // closed by this very change
+	done, err = table.Keep(t.params.DB, t.Table, ByName(DeviceName), want, table.Single[Tunnel]{
+		Same: (*Tunnel).Equal, Fits: t.fits, Status: (*Tunnel).status, Found: (*Tunnel).found,
+	})
+	return changed, done, err
 }
 
 // fits reports whether the device is as the row says, as far as the device

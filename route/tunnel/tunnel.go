@@ -52,6 +52,11 @@ func (t *Tunnel) Equal(o *Tunnel) bool {
 		t.MAC.String() == o.MAC.String() && t.Problem == o.Problem
 }
 
+func (t *Tunnel) status() *reconciler.Status { return &t.Status }
+
+// found takes what was found by the row before.
+func (t *Tunnel) found(o *Tunnel) { t.Note, t.Index = o.Note, o.Index }
+
 // TableHeader names the columns of TableRow.
 func (*Tunnel) TableHeader() []string {
 	return []string{"Name", "Wanted", "Port", "MTU", "MAC", "Index", "Note", "Status"}

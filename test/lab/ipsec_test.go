@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/status"
 )
@@ -106,14 +107,7 @@ func (c *cluster) rotates(t *testing.T) {
 	stop := c.echoes(t, "a1", "a2")
 	writeKey(t, c.mode.values["encryption.ipsec.mountPath"].(string), 4)
 	c.usesKey(4)
-	eventually(t, "the former key has ended", 60*time.Second, func() error {
-		for _, node := range []string{"node1", "node2", "node3"} {
-			if n := len(c.spis(node)); n != 4 {
-				return fmt.Errorf("%s has %d states, want one each way for two nodes", node, n)
-			}
-		}
-		return nil
-	})
+	c.keyEnds()
 	if sent, lost := stop(); lost > 0 || sent < 100 {
 		t.Errorf("%d of %d datagrams were lost", lost, sent)
 	}
@@ -137,8 +131,10 @@ func (c *cluster) keepsStates(t *testing.T) {
 // usesKey waits until all nodes send with a key.
 func (c *cluster) usesKey(id int) {
 	c.t.Helper()
-	c.says("Encryption", status.OK, fmt.Sprintf("IPsec, 2 peers, key %d", id))
-	for _, node := range []string{"node1", "node2", "node3"} {
+	peers := len(c.Nodes()) - 1
+	c.says("Encryption", status.OK, fmt.Sprintf("IPsec, %s, key %d", feature.Plural(peers, "peer"), id))
+	for _, n := range c.Nodes() {
+		node := n.Name()
 		eventually(c.t, fmt.Sprintf("%s sends with key %d", node, id), 60*time.Second, func() error {
 			var rows []struct {
 				Node, Why string
@@ -154,6 +150,19 @@ func (c *cluster) usesKey(id int) {
 			return nil
 		})
 	}
+}
+
+// keyEnds waits until no node has states of a former key.
+func (c *cluster) keyEnds() {
+	c.t.Helper()
+	eventually(c.t, "the former key has ended", 60*time.Second, func() error {
+		for _, node := range c.Nodes() {
+			if n, want := len(c.spis(node.Name())), 2*(len(c.Nodes())-1); n != want {
+				return fmt.Errorf("%s has %d states, want %d: one each way for each other node", node.Name(), n, want)
+			}
+		}
+		return nil
+	})
 }
 
 // spis are the SPIs of a node's states.
