@@ -59,7 +59,7 @@ func (f *Feature) nodesTraffic(txn statedb.ReadTxn) string {
 	case len(out) > 3:
 		text += ", but for " + feature.Plural(len(out), "node") + " that opt out: see `myelin encrypt status`"
 	case len(out) > 0:
-		text += ", but for that of " + strings.Join(out, ", ") + ", which opt out by their labels"
+		text += ", but for that of nodes that opt out by their labels: " + strings.Join(out, ", ")
 	}
 	return text
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,7 +45,9 @@ func TestNodeEncryption(t *testing.T) {
 			c.talkOfNodes()
 			check(t, c.Node("node2").RestartAgent(t.Context()))
 			c.talkOfNodes()
+			stop := c.keepTalking()
 			c.rotate("node1")
+			stop()
 			c.talkOfNodes()
 			counts := seen()
 			if counts[0] > 0 {
@@ -129,4 +132,29 @@ func (c *cluster) talkBound(from, to string, family int, text []byte) error {
 		err = errors.New("another datagram arrives")
 	}
 	return err
+}
+
+// keepTalking has node1 and node2 talk until stop is called.
+func (c *cluster) keepTalking() (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-end:
+				c.t.Logf("node1 and node2 have talked %d times", i)
+				return
+			default:
+			}
+			for _, f := range c.stack.families {
+				c.errorf(f, "node1→node2", c.talk("node1", "node2", f, marker("node")))
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() {
+		close(end)
+		<-ended
+	})
+	c.t.Cleanup(stop)
+	return stop
 }

@@ -42,6 +42,8 @@ func TestEncryptionPeers(t *testing.T) {
 	}
 	p.await("all peers are there", p.keys...)
 	var times []time.Duration
+	agent := c.Node("node1").AgentProcess().PID
+	start := processTime(t, agent)
 	for i := range fewer(keyChanges) {
 		begin := time.Now()
 		p.publish(i * 7 % manyPeers)
@@ -55,12 +57,19 @@ func TestEncryptionPeers(t *testing.T) {
 	if p99 > patience(time.Second) {
 		t.Errorf("the device has another key of a node after %v at the 99th percentile", p99)
 	}
+	single := (processTime(t, agent) - start) / time.Duration(len(times))
 	begin := time.Now()
+	start = processTime(t, agent)
 	for i := range p.keys {
 		p.publish(i)
 	}
 	p.await("all peers have another key", p.keys...)
 	burst := time.Since(begin)
+	each := (processTime(t, agent) - start) / manyPeers
+	t.Logf("the agent works %v for a key that changes alone, %v for one of all", single, each)
+	if each > single {
+		t.Errorf("the agent works %v for each of %d keys that change together, %v for one", each, manyPeers, single)
+	}
 	if burst > patience(20*time.Second) {
 		t.Errorf("the device has another key of each node after %v", burst)
 	}
