@@ -27,19 +27,20 @@ INLINE struct prefix *node_prefix(const struct addr *a)
 
 /*
  * Whether the CPU's packet travels in plain text in any case: WireGuard's own by the port of this node's socket, which
- * no other socket has, and neighbour discovery, which no router forwards.
+ * no other socket has, and neighbour discovery, which no router forwards. The second port is WireGuard's only while a
+ * key is rotated, so that both ports must be that.
  */
 INLINE bool node_plain(struct __sk_buff *skb, const struct packet *pkt, bool sends)
 {
-	__u16 port;
+	__be16 port, first = bpf_htons(config.wireguard_port), second = bpf_htons(config.wireguard_port + 1);
 
 	if (l4_parse(skb, pkt))
 		return false;
 	if (pkt->proto == IPPROTO_ICMPV6)
 		return pkt->ttl == 255 && pkt->icmp_type >= ICMPV6_ROUTER_SOLICITATION &&
 		       pkt->icmp_type <= ICMPV6_REDIRECT;
-	port = bpf_ntohs(sends ? pkt->sport : pkt->dport);
-	return pkt->proto == IPPROTO_UDP && (port == config.wireguard_port || port == config.wireguard_port + 1);
+	port = sends ? pkt->sport : pkt->dport;
+	return pkt->proto == IPPROTO_UDP && (port == first || (pkt->sport == second && pkt->dport == second));
 }
 
 /* Whether the CPU's packet came in plain text, and should be encrypted; e: the destination. Slow path. */
