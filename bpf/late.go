@@ -36,7 +36,7 @@ func (l *late[T]) get(d *Datapath, what string) (*T, error) {
 	return programs, nil
 }
 
-// assignLate loads the programs of a struct with the maps of the collection.
+// assignLate loads the programs of a struct with the maps of the collection, which may have grown or not yet.
 func (o *Objects) assignLate(spec *ebpf.CollectionSpec, programs any) error {
 	all, shared := o.MapsByName(), map[string]*ebpf.Map{}
 	all[".bss"] = o.variables
@@ -48,6 +48,7 @@ func (o *Objects) assignLate(spec *ebpf.CollectionSpec, programs any) error {
 		if m == nil {
 			return fmt.Errorf("map %s: not in the datapath", name)
 		}
+		spec.Maps[name].MaxEntries = m.MaxEntries()
 		shared[name] = m
 	}
 	return spec.LoadAndAssign(programs, &ebpf.CollectionOptions{MapReplacements: shared})

@@ -194,3 +194,18 @@ func TestDistributedLRU(t *testing.T) {
 		must(t, d.Close())
 	}
 }
+
+// TestLateWithSmallMaps: programs that are loaded later take the maps as they are.
+func TestLateWithSmallMaps(t *testing.T) {
+	o := growing(t)
+	o.Settings.L7, o.Settings.Encryption, o.Settings.Ipsec = 1, 1, 1
+	d, err := Load(o)
+	must(t, err)
+	t.Cleanup(func() { d.Close() })
+	_, err = d.loadProxy()
+	must(t, err)
+	_, err = d.loadL3()
+	must(t, err)
+	_, err = d.loadIPsec()
+	must(t, err)
+}

@@ -42,8 +42,7 @@ func TestNoEffect(t *testing.T) {
 		"socketLB: {enabled: true, tracing: true}":         "",
 		"socketLB.tracing: false": "socketLB.tracing: false has no effect: sockets are reported as other events " +
 			"are: bpf.events.trace.enabled",
-		"sctp.enabled: false": "sctp.enabled: " +
-			"false has no effect: SCTP is always forwarded",
+		"sctp.enabled: false": "sctp.enabled: false has no effect: SCTP is always forwarded",
 		"enableTunnelBIGTCP: true": "enableTunnelBIGTCP: has no effect: enableIPv4BIGTCP and " +
 			"enableIPv6BIGTCP are false",
 		"encryption: {enabled: false, type: ipsec, nodeEncryption: true}": "encryption.nodeEncryption: " +
@@ -60,14 +59,18 @@ func TestNoEffect(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", file, err)
 		}
-		var got []string
-		for _, w := range c.Warnings {
-			got = append(got, w.Key+": "+w.Reason)
-		}
-		if text := strings.Join(got, "\n"); text != want {
+		if text := warningsOf(c); text != want {
 			t.Errorf("%q: warnings\n%s\nwant\n%s", file, text, want)
 		}
 	}
+}
+
+func warningsOf(c *Config) string {
+	var list []string
+	for _, w := range c.Warnings {
+		list = append(list, w.Key+": "+w.Reason)
+	}
+	return strings.Join(list, "\n")
 }
 
 // TestUnusedKeys: a key that is no setting would never be warned of.
