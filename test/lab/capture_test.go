@@ -18,6 +18,7 @@ import (
 func (c *cluster) capture(texts ...[]byte) (seen func() []int) {
 	c.t.Helper()
 	counts := make([]atomic.Int64, len(texts))
+	var ended atomic.Bool // before the sockets are closed
 	var g errgroup.Group
 	var files []*os.File
 	for _, n := range c.Nodes() {
@@ -28,9 +29,10 @@ func (c *cluster) capture(texts ...[]byte) (seen func() []int) {
 			return err
 		}))
 		files = append(files, f)
-		g.Go(func() error { return countTexts(f, ring, texts, counts) })
+		g.Go(func() error { return countTexts(f, ring, texts, counts, &ended) })
 	}
 	closeAll := func() {
+		ended.Store(true)
 		for _, f := range files {
 			f.Close()
 		}
@@ -123,9 +125,9 @@ func indexOf(device string) (int, error) {
 	return int(request.Uint32()), nil
 }
 
-// countTexts counts frames of the ring until the socket is closed. A slot begins with a struct tpacket2_hdr
-// (linux/if_packet.h).
-func countTexts(f *os.File, ring []byte, texts [][]byte, counts []atomic.Int64) error {
+// countTexts counts frames of the ring until the capture has ended and the socket is closed. A slot begins with a struct
+// tpacket2_hdr (linux/if_packet.h).
+func countTexts(f *os.File, ring []byte, texts [][]byte, counts []atomic.Int64, ended *atomic.Bool) error {
 	defer func() { _ = unix.Munmap(ring) }()
 	socket, err := f.SyscallConn()
 	if err != nil {
@@ -134,8 +136,8 @@ func countTexts(f *os.File, ring []byte, texts [][]byte, counts []atomic.Int64) 
 	for next := 0; ; next = (next + 1) % slotCount {
 		slot := ring[next*slotSize : (next+1)*slotSize]
 		err := socket.Read(func(uintptr) bool { return binary.NativeEndian.Uint32(slot)&unix.TP_STATUS_USER != 0 })
-		if err != nil && f.Fd() == ^uintptr(0) {
-			return nil // closed
+		if err != nil && ended.Load() {
+			return nil
 		}
 		if err != nil {
 			return err
