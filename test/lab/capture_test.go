@@ -125,8 +125,8 @@ func indexOf(device string) (int, error) {
 	return int(request.Uint32()), nil
 }
 
-// countTexts counts frames of the ring until the capture has ended and the socket is closed. A slot begins with a struct
-// tpacket2_hdr (linux/if_packet.h).
+// countTexts counts frames of the ring until the capture has ended and the socket is closed. A slot begins with a
+// struct tpacket2_hdr (linux/if_packet.h).
 func countTexts(f *os.File, ring []byte, texts [][]byte, counts []atomic.Int64, ended *atomic.Bool) error {
 	defer func() { _ = unix.Munmap(ring) }()
 	socket, err := f.SyscallConn()
