@@ -12,16 +12,16 @@ FAMILY ?= 4
 ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
 .PHONY: help prefetch demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube \
-  test-vm test-ui ui \
-  test-cluster test-migrate-cilium conformance bench bench-vm bench-machine bench-service bench-xdp bench-policy \
-  bench-l7 bench-hubble bench-dns bench-lab bench-kube generate generate-check fuzz clean
+  test-vm test-ui ui test-cluster test-migrate-cilium conformance bench bench-vm bench-bandwidth bench-machine \
+  bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns bench-lab bench-kube generate \
+  generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 # The largest module takes as long to download as the standard library to compile: both at once, if neither is cached.
 prefetch:
-	@go mod download github.com/cilium/cilium & go build -o /dev/null ./cmd/myelin-cni && wait $$!
+	@go mod download github.com/cilium/cilium & go build ./cni/plugin && wait $$!
 
 demo: prefetch ## a cluster of two nodes on this machine, from YAML to traffic
 	$(GO_BUILD) -o bin/ ./cmd/myelin ./cmd/myelin-cni
