@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -109,11 +110,9 @@ func (d *datapath) needs() map[string]int {
 	if d.Datapath == nil {
 		return d.need
 	}
-	all := d.Datapath.Needs()
-	for name, rows := range d.need {
-		if all == nil {
-			all = map[string]int{}
-		}
+	all := map[string]int{}
+	maps.Copy(all, d.need)
+	for name, rows := range d.Datapath.Needs() {
 		all[name] = max(all[name], rows)
 	}
 	return all

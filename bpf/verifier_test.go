@@ -101,12 +101,12 @@ func choices() []choice {
 		{"policy_cut", 3, func(s *Settings, v uint8) { s.PolicyCut = v }},
 		{"netkit", 2, func(s *Settings, v uint8) { s.Netkit = v }},
 		{"encryption", 5, func(s *Settings, v uint8) {
-			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), v/2%2, v/2%2
+			s.Encryption, s.StrictEgress, s.StrictIngress = min(v, 1), min(v/2, 1), min(v/2, 1)
 			switch v {
 			case 3:
 				s.Ipsec = 1
 			case 4:
-				s.NodeEncryption, s.WireguardPort, s.StrictEgress, s.StrictIngress = 1, 51871, 1, 1
+				s.NodeEncryption, s.WireguardPort = 1, 51871
 			}
 		}},
 		{"bandwidth", 3, func(s *Settings, v uint8) {

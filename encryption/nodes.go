@@ -45,11 +45,13 @@ func (f *Feature) nodesTraffic(txn statedb.ReadTxn) string {
 	}
 	var out []string
 	for n := range f.Cluster.Nodes.All(txn) {
-		switch {
-		case n.Name == f.Config.Myelin.NodeName:
-		case f.nodeTraffic(txn, n) == selfOptsOut:
+		if n.Name == f.Config.Myelin.NodeName {
+			continue
+		}
+		switch f.nodeTraffic(txn, n) {
+		case selfOptsOut:
 			return "traffic of this node itself is not encrypted, as it opts out by its labels"
-		case f.nodeTraffic(txn, n) == nodeOptsOut:
+		case nodeOptsOut:
 			out = append(out, n.Name)
 		}
 	}
