@@ -109,14 +109,8 @@ func (c *cluster) datagrams(from, to string, family, batch, buffer int) (client,
 		receives = append(receives, intOption(unix.IPPROTO_UDP, join, 1))
 	}
 	a, b := c.end(from), c.end(to)
-	server, err := b.listenUDP(c.t.Context(), at(b.addr(family), 0), receives...)
+	client, server, err := connectUDP(c.t.Context(), a, b, b.addr(family), sends, receives)
 	if err != nil {
-		c.t.Fatal(err)
-	}
-	peer := at(b.addr(family), portOf(server.LocalAddr()))
-	client, err = a.dialUDP(c.t.Context(), at(a.addr(family), 0), peer, sends...)
-	if err != nil {
-		server.Close()
 		c.t.Fatal(err)
 	}
 	return client, server

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -105,16 +104,12 @@ func (c *cluster) talkOfNodes() {
 // talkBound sends a datagram from a socket that is bound to the wire, of more than fits into an encrypted packet.
 func (c *cluster) talkBound(from, to string, family int, text []byte) error {
 	a, b := c.end(from), c.end(to)
-	server, err := b.listenUDP(c.t.Context(), at(b.addr(family), 0))
+	bound := func(fd int) error { return unix.BindToDevice(fd, "eth0") }
+	client, server, err := connectUDP(c.t.Context(), a, b, b.addr(family), []option{bound}, nil)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	bound := func(fd int) error { return unix.BindToDevice(fd, "eth0") }
-	client, err := a.dialUDP(c.t.Context(), netip.AddrPort{}, at(b.addr(family), portOf(server.LocalAddr())), bound)
-	if err != nil {
-		return err
-	}
 	defer client.Close()
 	data := bytes.Repeat(text, 100)
 	if _, err := client.Write(data); err != nil {

@@ -155,15 +155,11 @@ func (c *cluster) talk(from, to string, family int, text []byte) error {
 
 // zeroChecksum sends a datagram each way whose UDP checksum is 0, which is written as 0xFFFF.
 func zeroChecksum(ctx context.Context, from, to end, family int) error {
-	server, err := to.listenUDP(ctx, at(to.addr(family), 0))
+	client, server, err := connectUDP(ctx, from, to, to.addr(family), nil, nil)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	client, err := from.dialUDP(ctx, netip.AddrPort{}, at(to.addr(family), portOf(server.LocalAddr())))
-	if err != nil {
-		return err
-	}
 	defer client.Close()
 	packet := make([]byte, 10)
 	binary.BigEndian.PutUint16(packet, portOf(client.LocalAddr()))
@@ -191,15 +187,11 @@ func zeroChecksum(ctx context.Context, from, to end, family int) error {
 
 // datagrams sends a datagram each way, again if it is lost.
 func datagrams(ctx context.Context, from, to end, dst netip.Addr, data []byte) error {
-	server, err := to.listenUDP(ctx, at(dst, 0))
+	client, server, err := connectUDP(ctx, from, to, dst, nil, nil)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	client, err := from.dialUDP(ctx, netip.AddrPort{}, at(dst, portOf(server.LocalAddr())))
-	if err != nil {
-		return err
-	}
 	defer client.Close()
 	buffer := make([]byte, 2*len(data))
 	for range 3 {

@@ -148,11 +148,7 @@ func (s *streamLoad) run(ctx context.Context, c net.Conn) error {
 func (l *load) count(ctx context.Context, from, to string, family int) {
 	t := l.cluster.t
 	a, b := l.cluster.end(from), l.cluster.end(to)
-	server, err := b.listenUDP(ctx, at(b.addr(family), 0), deep())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := a.dialUDP(ctx, netip.AddrPort{}, at(b.addr(family), portOf(server.LocalAddr())), deep())
+	client, server, err := connectUDP(ctx, a, b, b.addr(family), []option{deep()}, []option{deep()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,6 +105,19 @@ func connect(ctx context.Context, from, to end, src, dst netip.AddrPort) (client
 	return client, server, nil
 }
 
+// connectUDP opens a socket of an address of to, and one of from that is connected to it, with options of each.
+func connectUDP(ctx context.Context, from, to end, dst netip.Addr, client, server []option,
+) (c, s *net.UDPConn, err error) {
+	if s, err = to.listenUDP(ctx, at(dst, 0), server...); err != nil {
+		return nil, nil, err
+	}
+	if c, err = from.dialUDP(ctx, netip.AddrPort{}, at(dst, portOf(s.LocalAddr())), client...); err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return c, s, nil
+}
+
 // udp sends a datagram of n bytes and has it answered; it returns the client's address at the server. Three attempts:
 // UDP may lose.
 func udp(ctx context.Context, from, to end, dst netip.Addr, n int, options ...option) (seen netip.Addr, err error) {
