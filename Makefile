@@ -12,9 +12,9 @@ FAMILY ?= 4
 ORACLE_PACKETS ?= 1000000
 .NOTPARALLEL:
 .PHONY: help prefetch demo build image test test-all test-cold test-unit test-packet test-lab test-oracle test-kube \
-  test-vm test-ui ui test-cluster test-migrate-cilium conformance bench bench-vm bench-bandwidth bench-machine \
-  bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns bench-lab bench-kube generate \
-  generate-check fuzz clean
+  test-vm test-encryption test-ui ui test-cluster test-migrate-cilium conformance bench bench-vm bench-encryption \
+  bench-bandwidth bench-machine bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns bench-lab \
+  bench-kube generate generate-check fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -68,6 +68,14 @@ test-vm: build ## the packet and lab rings on kernels 6.12 and 5.10
 	scripts/deps.sh test vm
 	go run ./test/rings vm
 
+test-encryption: build ## leaks while nodes join and reboot, 100 rotations of IPsec's key, in the VM; an hour
+	scripts/deps.sh test vm
+	go test -c -o bin/lab.test ./test/lab
+	cd test/lab && ../vm/vm.sh run -t 10800 -m 3G --nics -w ../../bench -- env MYELIN_BIN=$(CURDIR)/bin \
+	  MYELIN_RECORD=1 MYELIN_TEST_SLOW=10 $(CURDIR)/bin/lab.test -test.v -test.timeout 3h \
+	  -test.run '^(TestEncryptionLeaks|TestIPsecRotate)$$'
+	bin/myelin-bench
+
 test-ui: build ## the web page in a browser, and whether its built files are fresh; needs Node.js and Chromium
 	scripts/deps.sh ui
 	scripts/ui.sh test
@@ -88,8 +96,8 @@ conformance: build ## all of upstream's network specs on it, undisturbed and dis
 	scripts/deps.sh cluster
 	for how in all disturbed; do MYELIN_RECORD=1 test/cluster/run.sh $$how || exit; done
 
-bench: bench-vm bench-bandwidth bench-machine bench-service bench-xdp bench-policy bench-l7 bench-hubble bench-dns \
-  bench-lab bench-kube ## all benchmarks, with budgets
+bench: bench-vm bench-encryption bench-bandwidth bench-machine bench-service bench-xdp bench-policy bench-l7 \
+  bench-hubble bench-dns bench-lab bench-kube ## all benchmarks, with budgets
 	bin/myelin-bench -check
 
 bench-vm: build ## netperf in the VM, by instruction counting
@@ -97,12 +105,16 @@ bench-vm: build ## netperf in the VM, by instruction counting
 	bin/myelin-bench -mode vm -family $(FAMILY)
 	bin/myelin-bench -mode vm -family $(FAMILY) -scenarios veth,node-bigtcp,bigtcp -tests stream80k,rr80k
 
-bench-bandwidth: build ## latency beside bandwidth limits, and BBR, in the VM in virtual time
+bench-encryption: build ## WireGuard and IPsec in the VM, by instruction counting
+	scripts/deps.sh bench vm
+	bin/myelin-bench -mode encryption -family $(FAMILY) -tests rr,crr,stream
+
+bench-bandwidth: build ## bandwidth limits, latency beside them and BBR, in the VM in virtual time
 	scripts/deps.sh vm
 	go test -c -o bin/lab.test ./test/lab
 	cd test/lab && ../vm/vm.sh run --icount -t 7200 -m 3G -w ../../bench -- env MYELIN_BIN=$(CURDIR)/bin \
 	  MYELIN_RECORD=1 MYELIN_TEST_SLOW=20 $(CURDIR)/bin/lab.test -test.v -test.timeout 2h \
-	  -test.run '^(TestBandwidthLatency|TestBBR)$$'
+	  -test.run '^(TestBandwidthPods|TestBandwidthLoss|TestBandwidthLatency|TestBBR)$$'
 	bin/myelin-bench
 
 bench-machine: build ## netperf on this machine, pinned and interleaved

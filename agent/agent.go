@@ -159,11 +159,11 @@ func (a *agent) features() []*feature.Feature {
 
 func (a *agent) podOf(slot uint16) string { return a.endpoints.podOf(slot) }
 
-func (a *agent) natEntries() func() (flow.Usage, error) {
+func (a *agent) natEntries() *flow.Shares {
 	if a.services.served == nil {
 		return nil
 	}
-	return a.services.served.Shares.Usage
+	return a.services.served.Shares
 }
 
 func (a *agent) groups() statedb.Table[*policy.Group] { return a.policies.tables.Groups }

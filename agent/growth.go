@@ -11,15 +11,13 @@ import (
 
 	"myelin/bpf"
 	"myelin/flow"
+	"myelin/internal/ticker"
 	"myelin/service/nat"
 )
 
-// growthInterval is how often the use of conntrack tables is compared with their size; that of other maps, whose rows
-// have to be counted, once in growthRounds.
-const (
-	growthInterval = 250 * time.Millisecond
-	growthRounds   = 16
-)
+// growthInterval is how often the use of maps is compared with their size, whose rows have to be counted. Conntrack
+// tables are looked at more often (flow.Usage.Look).
+const growthInterval = 10 * time.Second
 
 // growth is what limits the growth of the tables of conntrack and NAT entries.
 type growth struct {
@@ -61,14 +59,28 @@ func grownFor(p bpf.Pinned, base, limit int, keep bool) int {
 	return max(sizeFor(entries, base, limit), min(least, p.Max, max(base, limit)))
 }
 
-// pinnedFlows are the tables that grow, with their entries of proven flows.
+// pinnedFlows are the tables that grow, with the demand of their entries.
 type pinnedFlows struct{ flows, nat bpf.Pinned }
 
 func (d *datapath) pinnedFlows() (p pinnedFlows, err error) {
-	if p.flows, err = bpf.CountPinned(d.dir(), "flows", flow.Proven); err != nil {
+	hz, err := bpf.ClockRate()
+	if err != nil {
 		return p, err
 	}
-	p.nat, err = bpf.CountPinned(d.dir(), "nat_entries", nat.Proven)
+	clock, err := flow.ReadClock(hz)
+	if err != nil {
+		return p, err
+	}
+	p.flows, err = bpf.CountPinned(d.dir(), "flows", func(k *flow.Key, r *flow.Row) int {
+		return flow.Demand(clock, k, r)
+	})
+	if err != nil {
+		return p, err
+	}
+	p.nat, err = bpf.CountPinned(d.dir(), "nat_entries", func(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) int {
+		return nat.Demand(clock, k, r)
+	})
+	p.flows.Counted, p.nat.Counted = max(p.flows.Counted, d.need["flows"]), max(p.nat.Counted, d.need["nat_entries"])
 	return p, err
 }
 
@@ -118,12 +130,21 @@ func (d *datapath) needs() map[string]int {
 	return all
 }
 
-// takeOverFlows copies the flows that began after tables of another size had been filled, when all programs use these.
+// require has the next life make room for so many entries in a map at least.
+func (d *datapath) require(name string, entries int) {
+	all := map[string]int{}
+	maps.Copy(all, d.need)
+	all[name] = max(all[name], entries)
+	d.need = all
+}
+
+// takeOverFlows replaces the programs of before where tables of another size had been filled, and copies the flows that
+// began since.
 func (a *agent) takeOverFlows() {
 	if err := a.Datapath.TakeOverOrigins(); err != nil {
 		a.Log.Warn("sockets that were connected during the start may not know their Service's address", "error", err)
 	}
-	switch n, err := a.Datapath.Overlap(); {
+	switch n, err := a.Datapath.TakeOver(); {
 	case err != nil:
 		a.Log.Warn("flows that began during the start may end", "error", err)
 	case n > 0:
@@ -131,25 +152,28 @@ func (a *agent) takeOverFlows() {
 	}
 }
 
-// watchGrowth requests a reload, which makes larger tables, when proven flows need them. A flood of packets with forged
-// sources proves nothing: the datapath evicts its entries. Other maps grow for the rows that they have, and at once for
-// rows that were refused.
+// watchGrowth requests a reload, which makes larger tables, when flows need them (flow.Demand). A flood of packets with
+// forged sources proves nothing: the datapath evicts its entries. Each reload at least doubles a table. Other maps grow
+// for the rows that they have, and at once for rows that were refused.
 func (a *agent) watchGrowth(ctx context.Context) error {
 	g := a.datapath.growth
 	if g.limit == 0 && !a.Config.GrowsMaps() || g.stuck != "" {
 		return nil
 	}
-	tick := time.NewTicker(growthInterval)
-	defer tick.Stop()
-	for round := 1; ; round++ {
+	tick, counted := ticker.New(), time.Now()
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-tick.Next(flow.LookInterval):
 		}
 		why := a.refused()
-		if why == "" && time.Since(a.began) >= a.readyAfter()+reloadPause {
-			why = a.tooSmall(round%growthRounds == 0)
+		if why == "" {
+			why = a.flowsTooSmall()
+		}
+		if now := time.Now(); why == "" && now.Sub(counted) >= growthInterval &&
+			now.Sub(a.began) >= a.readyAfter()+reloadPause {
+			why, counted = a.crowded(), now
 		}
 		if why == "" {
 			continue
@@ -170,17 +194,8 @@ func (a *agent) refused() string {
 	return ""
 }
 
-// tooSmall names a map that is to grow, empty if there is none. Those other than tables of flows are counted if all is
-// true.
-func (a *agent) tooSmall(all bool) string {
-	if g := a.datapath.growth; g.limit != 0 {
-		if why := tooSmall(a.flows.Tables(), g.limit); why != "" {
-			return why
-		}
-	}
-	if !all {
-		return ""
-	}
+// crowded names a map that is to grow, other than a table of flows, empty if there is none. It counts their rows.
+func (a *agent) crowded() string {
 	why, err := a.Datapath.Crowded()
 	if err != nil {
 		a.Log.Warn("it is not known whether maps should grow", "error", err)
@@ -188,12 +203,28 @@ func (a *agent) tooSmall(all bool) string {
 	return why
 }
 
+// flowsTooSmall says which table of flows is to grow, empty if there is none. It prepares the reload.
+func (a *agent) flowsTooSmall() string {
+	g := a.datapath.growth
+	if g.limit == 0 {
+		return ""
+	}
+	tables := a.flows.Tables()
+	name := tooSmall(tables, g.limit)
+	if name == "" {
+		return ""
+	}
+	u := tables[name]
+	a.datapath.require(name, u.Demand)
+	a.flows.Lend()
+	return fmt.Sprintf("flows need room for %d entries in the table %s, which has %d: it grows", u.Demand, name, u.Max)
+}
+
 // tooSmall names the first table that is to grow, empty if there is none.
 func tooSmall(tables map[string]flow.Usage, limit int) string {
 	for _, name := range []string{"flows", "nat_entries"} {
-		u := tables[name]
-		if u.Max > 1 && u.Max < limit && crowded(u.Proven, u.Max) {
-			return fmt.Sprintf("%d flows use the table %s, which has room for %d: it grows", u.Proven, name, u.Max)
+		if u := tables[name]; u.Max > 1 && u.Max < limit && crowded(u.Demand, u.Max) {
+			return name
 		}
 	}
 	return ""

@@ -3,12 +3,14 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/config"
 	"myelin/flow"
@@ -61,12 +63,11 @@ func TestTooSmall(t *testing.T) {
 		usage flow.Usage
 		want  string
 	}{
-		"a flood": {"flows", flow.Usage{Entries: 1000, Max: 1000}, ""},
-		"proven": {"nat_entries", flow.Usage{Proven: 376, Max: 1000},
-			"376 flows use the table nat_entries, which has room for 1000: it grows"},
-		"room":       {"flows", flow.Usage{Proven: 375, Max: 1000}, ""},
-		"at limit":   {"flows", flow.Usage{Proven: 4000, Max: 4000}, ""},
-		"not in use": {"flows", flow.Usage{Proven: 1, Max: 1}, ""},
+		"a flood":    {"flows", flow.Usage{Entries: 1000, Max: 1000}, ""},
+		"crowded":    {"nat_entries", flow.Usage{Demand: 376, Max: 1000}, "nat_entries"},
+		"room":       {"flows", flow.Usage{Demand: 375, Max: 1000}, ""},
+		"at limit":   {"flows", flow.Usage{Demand: 4000, Max: 4000}, ""},
+		"not in use": {"flows", flow.Usage{Demand: 1, Max: 1}, ""},
 	} {
 		if got := tooSmall(map[string]flow.Usage{tc.table: tc.usage}, 4000); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -121,5 +122,19 @@ func TestGrowthStuck(t *testing.T) {
 		if c.stuck && !strings.Contains(d.growth.stuck, fmt.Sprint(tries[0], " conntrack")) {
 			t.Errorf("%s: %q names no sizes", name, d.growth.stuck)
 		}
+	}
+}
+
+// TestRequire: what one life of the agent requires is the least that the next one has room for.
+func TestRequire(t *testing.T) {
+	first := map[string]int{"flows": 10, "peers": 3}
+	d := &datapath{Node: &feature.Node{}, need: first}
+	d.require("flows", 7)
+	d.require("nat_entries", 5)
+	if want := map[string]int{"flows": 10, "nat_entries": 5, "peers": 3}; !maps.Equal(d.needs(), want) {
+		t.Errorf("%v, want %v", d.needs(), want)
+	}
+	if len(first) != 2 {
+		t.Error("the map of the life before was written")
 	}
 }

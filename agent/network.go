@@ -186,6 +186,7 @@ func (n *network) nodeConfig() node.Config {
 	if n.Config.Encryption.Enabled {
 		c.EncryptionType = n.Config.Encryption.Type
 		c.Encryption = encryption.DeviceOf(c.EncryptionType)
+		c.ViaNodes = c.ViaNodes || n.Config.Direct() // in plain text, to the backend's node
 	}
 	if n.Config.Encryption.EncryptsNodes() {
 		c.OptsOut = n.Config.Encryption.OptsOut()

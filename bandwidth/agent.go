@@ -136,7 +136,7 @@ func (m *manager) run(ctx context.Context, _ cell.Health) error {
 		if m.Options.Enabled {
 			want = m.derive(txn, w)
 		}
-		want.spaces = m.wantedSpaces(txn, w)
+		want.spaces = m.wantedSpaces(txn, w, want.segments)
 		return m.write(want)
 	})
 }
@@ -147,6 +147,7 @@ type wanted struct {
 	limits   []*Limit
 	qdiscs   []*Qdisc
 	spaces   []*Space
+	segments map[uint16]int // of packets of endpoints with a limit, by their ID
 	complete bool
 }
 
@@ -179,7 +180,7 @@ func (m *manager) derive(txn statedb.ReadTxn, w *table.Watch) (want wanted) {
 	_, qdiscsChanged := m.qdiscs.AllWatch(txn)
 	w.Add(devicesChanged, endpointsChanged, podsChanged, qdiscsChanged)
 	wires := pacing{paced: m.EDT}
-	want.complete = m.Devices.NumObjects(txn) > 0
+	want.complete, want.segments = m.Devices.NumObjects(txn) > 0, map[uint16]int{}
 	for d := range devices {
 		if d.Kind == route.Wire || d.Kind == route.Encryption {
 			want.qdiscs = append(want.qdiscs, &Qdisc{Index: d.Index, Device: d.Name, Wire: true,
@@ -193,6 +194,7 @@ func (m *manager) derive(txn statedb.ReadTxn, w *table.Watch) (want wanted) {
 			continue
 		}
 		rates := annotationRates(pod)
+		want.segments[e.ID] = segmentsOf(rates.egress)
 		link := m.paces(txn, e.LinkIndex)
 		_, _, had := m.qdiscs.Get(txn, qdiscByIndex(e.LinkIndex))
 		// Once made it stays as long as the pod, for packets may wait in it.
@@ -263,13 +265,14 @@ func (m *manager) paces(txn statedb.ReadTxn, device int) pacing {
 // usesBBR reports whether the node's sockets are to use BBR.
 func (m *manager) usesBBR() bool { return m.Options.Enabled && m.Options.BBR && m.EDT }
 
-// wantedSpaces are the node's network namespace and those of pods, if they are to use BBR, or have been changed before.
-func (m *manager) wantedSpaces(txn statedb.ReadTxn, w *table.Watch) (list []*Space) {
+// wantedSpaces are the node's network namespace and those of pods, if they are to use BBR or have packets of fewer
+// segments, or have been changed before.
+func (m *manager) wantedSpaces(txn statedb.ReadTxn, w *table.Watch, segments map[uint16]int) (list []*Space) {
 	endpoints, changed := m.Endpoints.AllWatch(txn)
 	w.Add(changed)
 	on := m.usesBBR()
 	add := func(s Space) {
-		if on || m.before.has(s.key()) {
+		if on || s.Segments > 0 || m.before.has(s.key()) {
 			s.Status = reconciler.StatusPending()
 			list = append(list, &s)
 		}
@@ -277,8 +280,8 @@ func (m *manager) wantedSpaces(txn statedb.ReadTxn, w *table.Watch) (list []*Spa
 	add(Space{ID: hostSpace, Name: "node", BBR: on})
 	for e := range endpoints {
 		if e.NetnsCookie != 0 && !e.Deleting() {
-			add(Space{ID: e.ID, Name: e.PodName(), Path: e.NetNS, Cookie: e.NetnsCookie,
-				BBR: on && !m.Options.BBRHostOnly})
+			add(Space{ID: e.ID, Name: e.PodName(), Path: e.NetNS, Cookie: e.NetnsCookie, Link: e.LinkIndex,
+				BBR: on && !m.Options.BBRHostOnly, Segments: segments[e.ID]})
 		}
 	}
 	return list

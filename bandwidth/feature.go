@@ -94,7 +94,7 @@ func commands() []feature.Command {
 			{Name: "list", Table: "bandwidth", Short: "List limits, and what pods take of them"},
 			{Name: "qdiscs", Table: "qdiscs", Short: "List the devices whose packets wait for their departure times"},
 			{Name: "congestion", Table: "congestion-control",
-				Short: "List the network namespaces whose sockets use BBR"},
+				Short: "List the network namespaces whose sockets use BBR or send small packets"},
 		}},
 	}
 }

@@ -13,7 +13,7 @@ const OriginalsFile = "congestion.json"
 // hostKey is the node's own network namespace in it.
 const hostKey = "node"
 
-// originals are kernel parameters as they were before BBR, by network namespace and name, in a file.
+// originals are kernel parameters as they were before they were changed, by network namespace and name, in a file.
 type originals struct {
 	*durable.Map[map[string]string]
 }
@@ -51,12 +51,18 @@ func (o *originals) keep(space, name, value string) error {
 	})
 }
 
-// forget removes a namespace.
-func (o *originals) forget(space string) error {
+// forget removes parameters of a namespace.
+func (o *originals) forget(space string, names ...string) error {
 	return o.change(func(known map[string]map[string]string) bool {
-		_, ok := known[space]
-		delete(known, space)
-		return ok
+		rest := maps.Clone(known[space])
+		for _, name := range names {
+			delete(rest, name)
+		}
+		changed := len(rest) < len(known[space])
+		if known[space] = rest; len(rest) == 0 {
+			delete(known, space)
+		}
+		return changed
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"myelin/bpf"
+	"myelin/endpoint"
 )
 
 // hostSpace is the ID of the node's own network namespace, which no endpoint has.
@@ -29,26 +30,36 @@ const (
 	bbr        = "bbr"
 )
 
-// Space is the row of a network namespace whose new sockets use BBR, or no longer.
+// Space is the row of a network namespace whose sockets use BBR or send smaller packets, or no longer.
 type Space struct {
-	ID     uint16            `json:"id"` // of the endpoint; 0: the node
-	Name   string            `json:"name"`
-	Path   string            `json:"path,omitempty"` // empty: that of the process
-	Cookie uint64            `json:"cookie,omitempty"`
-	BBR    bool              `json:"bbr"` // false: what was there before
-	Status reconciler.Status `json:"status"`
+	ID     uint16 `json:"id"` // of the endpoint; 0: the node
+	Name   string `json:"name"`
+	Path   string `json:"path,omitempty"` // empty: that of the process
+	Cookie uint64 `json:"cookie,omitempty"`
+	Link   int    `json:"link,omitempty"` // index of the pod's link on the node
+	BBR    bool   `json:"bbr"`            // false: what was there before
+	// Segments is how many segments (GSO) a packet of the pod has at most; 0: what was there before.
+	Segments int               `json:"segments,omitempty"`
+	Status   reconciler.Status `json:"status"`
 }
 
 // Equal leaves the status out.
 func (s *Space) Equal(o *Space) bool {
-	return s.ID == o.ID && s.Name == o.Name && s.Path == o.Path && s.Cookie == o.Cookie && s.BBR == o.BBR
+	return s.ID == o.ID && s.Name == o.Name && s.Path == o.Path && s.Cookie == o.Cookie && s.Link == o.Link &&
+		s.BBR == o.BBR && s.Segments == o.Segments
 }
 
 // TableHeader names the columns of TableRow.
-func (*Space) TableHeader() []string { return []string{"Name", "BBR", "Status"} }
+func (*Space) TableHeader() []string { return []string{"Name", "BBR", "Segments", "Status"} }
 
 // TableRow is the row as text.
-func (s *Space) TableRow() []string { return []string{s.Name, fmt.Sprint(s.BBR), s.Status.String()} }
+func (s *Space) TableRow() []string {
+	segments := "-"
+	if s.Segments > 0 {
+		segments = fmt.Sprint(s.Segments)
+	}
+	return []string{s.Name, fmt.Sprint(s.BBR), segments, s.Status.String()}
+}
 
 // key is the name of the namespace in the file of originals. A cookie stands for one namespace until the node starts
 // anew, which empties the run directory too.
@@ -75,13 +86,23 @@ type spaceOps struct {
 
 // Update writes the parameters, or gives them back.
 func (o *spaceOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *Space) error {
-	change := o.giveBack
-	if s.BBR {
-		change = o.set
+	change := o.set
+	if !s.BBR {
+		change = func(s *Space) error {
+			_, err := o.giveBack(s)
+			return err
+		}
 	}
-	err := o.enter(s, func() error { return change(s) })
-	if err != nil {
+	var congestionErr, segmentsErr error
+	err := o.enter(s, func() error {
+		congestionErr, segmentsErr = change(s), o.setSegments(s)
+		return nil
+	})
+	if err := errors.Join(err, congestionErr); err != nil {
 		return fmt.Errorf("congestion control of %s: %w", s.Name, err)
+	}
+	if segmentsErr != nil {
+		return fmt.Errorf("%s of %s: %w", segments, s.Name, segmentsErr)
 	}
 	return nil
 }
@@ -139,9 +160,9 @@ func (o *spaceOps) set(s *Space) error {
 	return nil
 }
 
-// giveBack writes what was there before, where a parameter is what set has made of it. What a new namespace has only
-// from the node's own, becomes what that had.
-func (o *spaceOps) giveBack(s *Space) error {
+// giveBack writes what was there before, where a parameter is what set has made of it, and returns what it has written.
+// What a new namespace has only from the node's own, becomes what that had.
+func (o *spaceOps) giveBack(s *Space) (written []string, err error) {
 	for _, p := range []struct{ name, set string }{{congestion, bbr}, {slowStart, "0"}} {
 		was := o.originals.of(s.key(), p.name)
 		if was == "" && p.name == congestion {
@@ -149,16 +170,17 @@ func (o *spaceOps) giveBack(s *Space) error {
 		}
 		have, err := o.read(p.name)
 		if err != nil {
-			return err
+			return written, err
 		}
 		if was == "" || have != p.set || was == have {
 			continue
 		}
 		if err := o.write(p.name, was); err != nil {
-			return fmt.Errorf("set %s back to %s: %w", p.name, was, err)
+			return written, fmt.Errorf("set %s back to %s: %w", p.name, was, err)
 		}
+		written = append(written, p.name+" = "+was)
 	}
-	return o.originals.forget(s.key())
+	return written, o.originals.forget(s.key(), congestion, slowStart)
 }
 
 func (o *spaceOps) read(name string) (string, error) {
@@ -175,7 +197,7 @@ func (o *spaceOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisi
 	if s.ID == hostSpace {
 		return nil
 	}
-	return o.originals.forget(s.key())
+	return o.originals.forget(s.key(), congestion, slowStart, segments)
 }
 
 // Prune forgets namespaces without a row.
@@ -187,27 +209,39 @@ func (o *spaceOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*S
 	return o.originals.only(keep)
 }
 
-// RestoreCongestion gives the node's own network namespace what it had before BBR, by the file of originals, which it
-// removes. It returns what was written, "NAME = VALUE".
-func RestoreCongestion(runDir, procSys string) (written []string, err error) {
+// RestoreCongestion gives the network namespaces of the node and of pods that run what they had before BBR, by the file
+// of originals, which it removes. It returns what was written, "NAME = VALUE", with the name of the pod.
+func RestoreCongestion(runDir, procSys string, pods []*endpoint.Endpoint) (written []string, err error) {
 	kept, err := openOriginals(filepath.Join(runDir, OriginalsFile))
 	if err != nil {
 		return nil, err
 	}
 	o := &spaceOps{procSys, kept}
-	for _, name := range []string{congestion, slowStart} {
-		was := kept.of(hostKey, name)
-		have, err := o.read(name)
-		if errors.Is(err, fs.ErrNotExist) || was == "" || was == have {
+	spaces := []*Space{} // the node's is last: what it had is what pods have had
+	for _, e := range pods {
+		spaces = append(spaces, &Space{ID: e.ID, Name: e.PodName(), Path: e.NetNS, Cookie: e.NetnsCookie})
+	}
+	var errs []error
+	for _, s := range append(spaces, &Space{ID: hostSpace, Name: "node"}) {
+		if !kept.has(s.key()) {
 			continue
 		}
-		if err == nil {
-			err = o.write(name, was)
+		err := o.enter(s, func() error {
+			names, err := o.giveBack(s)
+			for _, name := range names {
+				if s.ID != hostSpace {
+					name += " in " + s.Name
+				}
+				written = append(written, name)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("congestion control of %s: %w", s.Name, err))
 		}
-		if err != nil {
-			return written, fmt.Errorf("set %s back to %s: %w", name, was, err)
-		}
-		written = append(written, name+" = "+was)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return written, err
 	}
 	return written, kept.remove()
 }

@@ -1,10 +1,15 @@
 package bandwidth
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/containernetworking/plugins/pkg/ns"
+
+	"myelin/endpoint"
 )
 
 // sysctls is a directory in place of /proc/sys.
@@ -73,14 +78,40 @@ func TestBBRIsGivenBack(t *testing.T) {
 func TestRestoreCongestion(t *testing.T) {
 	s, dir := newSysctls(t), t.TempDir()
 	s.update(s.ops(dir), true)
-	written, err := RestoreCongestion(dir, s.root)
+	written, err := RestoreCongestion(dir, s.root, nil)
 	if err != nil || len(written) != 2 {
 		t.Errorf("wrote %q: %v", written, err)
 	}
 	s.want("cubic", "1")
-	if written, err = RestoreCongestion(dir, s.root); err != nil || len(written) != 0 {
+	if written, err = RestoreCongestion(dir, s.root, nil); err != nil || len(written) != 0 {
 		t.Errorf("once more: wrote %q: %v", written, err)
 	}
+}
+
+// Pods that run still have theirs given back by clean-up, too. Parameters are the kernel's own here.
+func TestRestoreCongestionOfPods(t *testing.T) {
+	p, dir := newPodSpace(t), t.TempDir()
+	within := func(fn func() error) {
+		t.Helper()
+		if err := ns.WithNetNSPath(p.Path, func(ns.NetNS) error { return fn() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.root = "/proc/sys"
+	o := p.ops(dir)
+	within(func() error { return errors.Join(o.write(congestion, "reno"), o.write(slowStart, "1")) })
+	p.BBR = true
+	if err := o.Update(t.Context(), nil, 0, &p.Space); err != nil {
+		t.Skip(err) // the kernel has no BBR
+	}
+	within(func() error { p.want(bbr, "0"); return nil })
+	other := &endpoint.Endpoint{ID: 3, Pod: "gone", NetNS: "/nowhere", NetnsCookie: 1}
+	pod := &endpoint.Endpoint{ID: p.ID, Namespace: "default", Pod: "a", NetNS: p.Path, NetnsCookie: p.Cookie}
+	written, err := RestoreCongestion(dir, p.root, []*endpoint.Endpoint{other, pod})
+	if err != nil || len(written) != 2 || !strings.HasSuffix(written[0], " in default/a") {
+		t.Errorf("wrote %q: %v", written, err)
+	}
+	within(func() error { p.want("reno", "1"); return nil })
 }
 
 // A pod that is made while the node uses BBR has it from there.

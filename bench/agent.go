@@ -13,7 +13,7 @@ import (
 	"myelin/lab"
 )
 
-//	┌──────── node1 ────────┐   wire, MTU 1500    ┌──────── node2 ────────┐
+//	┌──────── node1 ────────┐        wire         ┌──────── node2 ────────┐
 //	│ agent            eth0 ┼─────────────────────┼ eth0            agent │
 //	└──┼────────────────────┘                     └────────────────────┼──┘
 //	   └─ bench/client                                   bench/server ─┘
@@ -28,6 +28,9 @@ type agentPath struct {
 	values   map[string]any
 	// grouped runs netperf in the control groups of the pods, not in that of node→node's.
 	grouped bool
+	mtu     int // of the wire; 0 is 1500
+	// prepare, if not nil, is called with a folder of the path before the agents start.
+	prepare func(dir string) error
 	dir     string
 	lab     *lab.Lab
 }
@@ -50,8 +53,10 @@ func Agents(binaries string, family Family) []Scenario {
 		path("vxlan", map[string]any{"routingMode": "tunnel"}),
 	}
 	if podlink.ProbeNetkit() == nil {
-		all = append(all, path("netkit", map[string]any{"autoDirectNodeRoutes": true,
-			"bpf.datapathMode": string(podlink.Netkit)}))
+		for _, kind := range []podlink.Kind{podlink.Netkit, podlink.NetkitL2} {
+			all = append(all, path(string(kind), map[string]any{"autoDirectNodeRoutes": true,
+				"bpf.datapathMode": string(kind)}))
+		}
 	}
 	if family == IPv4 {
 		// What IPv4 pays for IPv6 being there: docs/adr/0004.
@@ -74,13 +79,18 @@ func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
 	if err := os.WriteFile(manifests, pods, 0o644); err != nil {
 		return Path{}, err
 	}
+	if a.prepare != nil {
+		if err := a.prepare(a.dir); err != nil {
+			return Path{}, err
+		}
+	}
 	binary := filepath.Join(a.binaries, "myelin")
 	a.lab, err = lab.Up(ctx, lab.Options{
 		Images: lab.ImagesNone, Manifests: manifests,
 		Name:   fmt.Sprintf("mybench%d%04x", os.Getpid(), crc32.ChecksumIEEE([]byte(a.name))&0xffff),
 		Dir:    filepath.Join(a.dir, "lab"),
 		Binary: binary, InProcess: true, Agent: binary, CNIPlugin: filepath.Join(a.binaries, "myelin-cni"),
-		Values: a.values, Fabric: lab.FabricWire, Timeout: patience,
+		Values: a.values, Fabric: lab.FabricWire, MTU: a.mtu, Timeout: patience,
 	})
 	if err != nil {
 		return Path{}, err
@@ -94,7 +104,7 @@ func (a *agentPath) Setup(ctx context.Context, family Family) (Path, error) {
 		return Path{}, fmt.Errorf("%s: %w", a.name, err)
 	}
 	path := Path{Client: Place{Netns: client.NetnsName()}, Server: Place{Netns: server.NetnsName()}, Target: target,
-		Listen: target}
+		Listen: target, ClientNode: a.lab.Node("node1").NetnsName(), ServerNode: a.lab.Node("node2").NetnsName()}
 	if a.grouped {
 		path.Client.Cgroup, path.Server.Cgroup = client.Cgroup(), server.Cgroup()
 	}

@@ -38,7 +38,7 @@ func TestAgentsOfAFamily(t *testing.T) {
 			got = append(got, scenario.Name())
 		}
 		if podlink.ProbeNetkit() == nil {
-			want = strings.Replace(want, "vxlan", "vxlan netkit", 1)
+			want = strings.Replace(want, "vxlan", "vxlan netkit netkit-l2", 1)
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("IPv%d: %q, want %q", family, got, want)
@@ -84,7 +84,7 @@ func TestScenarios(t *testing.T) {
 		t.Skip("network namespaces need root")
 	}
 	for _, family := range []Family{IPv4, IPv6} {
-		for _, scenario := range slices.Concat([]Scenario{Node(), Plain()}, Redirects()) {
+		for _, scenario := range slices.Concat([]Scenario{Node(), Plain()}, Redirects(), VXLANRedirects(), ciphers()) {
 			t.Run(scenario.Name()+family.suffix(), func(t *testing.T) {
 				path, err := scenario.Setup(t.Context(), family)
 				t.Cleanup(func() {
@@ -105,6 +105,19 @@ func TestScenarios(t *testing.T) {
 			})
 		}
 	}
+}
+
+// ciphers are the paths through devices that encrypt, as far as the kernel has these.
+func ciphers() (all []Scenario) {
+	for _, e := range Encryptions() {
+		kind := map[Cipher]string{WireGuard: "type wireguard", IPsec: "type xfrm if_id 1"}[e.Cipher]
+		const probe = "mybench0"
+		if ip(context.Background(), "link add "+probe+" "+kind) == nil {
+			all = append(all, e.Scenarios("")[:2]...)
+			_ = ip(context.Background(), "link delete "+probe)
+		}
+	}
+	return all
 }
 
 func TestSweepTakesOnlyTheDead(t *testing.T) {
@@ -190,5 +203,46 @@ func TestBigTCPRatios(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	got = BigTCPRatios("vm", IPv4, []results.Result{row("vm/node-bigtcp/stream80k", 500),
+		row("vm/bigtcp/stream80k", 490)})
+	want = []results.Result{{Name: "bigtcp/stream4", Value: 490, Unit: "1/s", Baseline: 500, Ratio: 0.98}}
+	if !slices.Equal(got, want) {
+		t.Errorf("IPv4: got %+v, want %+v", got, want)
+	}
+}
+
+func TestEncryptionRatios(t *testing.T) {
+	row := func(name string, value float64) results.Result {
+		return results.Result{Name: name, Value: value, Unit: "1/s"}.Against(1000)
+	}
+	got := EncryptionRatios(IPv6, []results.Result{
+		row("encryption/node-9000-ipsec6/rr", 800), row("encryption/redirect-9000-ipsec6/rr", 500),
+		row("encryption/veth-9000-ipsec6/rr", 490), row("encryption/node-9000-ipsec6/stream", 128),
+		row("encryption/redirect-9000-ipsec6/stream", 100), row("encryption/veth-9000-ipsec6/stream", 80),
+		row("encryption/veth-9000-ipsec/rr", 1),
+	})
+	want := []results.Result{
+		{Name: "ipsec/vm_rr_9000_v6", Value: 490, Unit: "1/s", Baseline: 500, Ratio: 0.98},
+		{Name: "ipsec/vm_stream_9000_of_bound_v6", Value: 80, Unit: "1/s", Baseline: 100, Ratio: 0.8},
+		{Name: "ipsec/vm_stream_9000_v6", Value: 80, Unit: "1/s", Baseline: 128, Ratio: 0.625},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Half of the instructions of a request, and of a Gbit.
+func TestInstructions(t *testing.T) {
+	half := map[string]float64{"client": 0.5}
+	s := site{values: map[string][]float64{"rr": {20_000}, "stream": {250}},
+		shares: map[string]map[string]float64{"rr": half, "stream": half}}
+	for _, test := range []struct {
+		test Test
+		want float64
+	}{{Test{Name: "rr", unit: "1/s"}, 25_000}, {Test{Name: "stream", unit: streamUnit}, 2000}} {
+		if got := s.instructions(test.test, "client"); got != test.want {
+			t.Errorf("%s: %v, want %v", test.test.Name, got, test.want)
+		}
 	}
 }

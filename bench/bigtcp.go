@@ -49,12 +49,14 @@ func grow() error {
 		netlink.LinkSetGSOIPv4MaxSize(wire, bigSize), netlink.LinkSetGROIPv4MaxSize(wire, bigSize))
 }
 
-// BigTCPRatios compares, of what one way of measuring found, pods with nodes with BIG TCP, and with pods without.
+// BigTCPRatios compares, of what one way of measuring found, pods with nodes with BIG TCP, and with pods without. Names
+// end in the family: "bigtcp/stream4".
 func BigTCPRatios(way string, family Family, measured []results.Result) []results.Result {
 	c := comparison{way: way, family: family, measured: measured}
 	for _, test := range []struct{ name, of string }{{"stream", "stream80k"}, {"rr80k", "rr80k"}} {
-		c.compare(test.of, "bigtcp", "node-bigtcp", "bigtcp/"+test.name+family.suffix())
-		c.compare(test.of, "bigtcp", "veth", "bigtcp/gain_"+test.name+family.suffix())
+		name := fmt.Sprintf("%s%d", test.name, family)
+		c.compare(test.of, "bigtcp", "node-bigtcp", "bigtcp/"+name)
+		c.compare(test.of, "bigtcp", "veth", "bigtcp/gain_"+name)
 	}
 	return c.list
 }

@@ -24,6 +24,9 @@ type Options struct {
 	// Apart sets scenarios up one after the other instead of all at once and interleaved. It is for virtual time, which
 	// does not drift, but in which the idle work of one scenario's agents would be counted in another's path.
 	Apart bool
+	// Charge finds how many instructions each end of a path executes, in further runs. It needs virtual time and kernel
+	// 5.5, and paths that name the network namespaces of their nodes.
+	Charge bool
 	// NetperfDir is the folder of netperf and netserver; empty looks in $PATH.
 	NetperfDir string
 	// Tests to run; all when empty.
@@ -36,6 +39,7 @@ type site struct {
 	scenario Scenario
 	path     Path
 	values   map[string][]float64
+	shares   map[string]map[string]float64 // of ends, by the test's name
 	stop     func()
 }
 
@@ -62,7 +66,11 @@ func Measure(ctx context.Context, opts Options, scenarios []Scenario) ([]results
 		}
 		sites = append(sites, measured...)
 	}
-	return opts.results(sites), nil
+	list := opts.results(sites)
+	if opts.Charge {
+		list = append(list, opts.charges(sites)...)
+	}
+	return list, nil
 }
 
 // measureTogether has all scenarios of a group up at once and goes round them.
@@ -74,7 +82,7 @@ func (o Options) measureTogether(ctx context.Context, group []Scenario) (sites [
 	}()
 	tool := netperf{dir: o.NetperfDir, seconds: o.Seconds}
 	for _, scenario := range group {
-		s := &site{scenario: scenario, values: map[string][]float64{}}
+		s := &site{scenario: scenario, values: map[string][]float64{}, shares: map[string]map[string]float64{}}
 		sites = append(sites, s)
 		if s.path, err = scenario.Setup(ctx, o.Family); err != nil {
 			return sites, fmt.Errorf("set up %s: %w", scenario.Name(), err)
@@ -99,6 +107,14 @@ func (o Options) measureTogether(ctx context.Context, group []Scenario) (sites [
 				o.Log.Info("measured", "round", round+1, "path", s.scenario.Name(), "test", test.Name, "value", value,
 					"unit", test.unit)
 			}
+		}
+	}
+	if !o.Charge {
+		return sites, nil
+	}
+	for _, s := range sites {
+		if err := o.chargeAll(ctx, tool, s); err != nil {
+			return sites, err
 		}
 	}
 	return sites, nil

@@ -57,18 +57,19 @@ func (r *redirectPath) hang(ctx context.Context, at addressing, node, other stri
 		return err
 	}
 	return inNetns(host, func() error {
-		return errors.Join(r.attach(pod, asm.FnRedirect, wire, r.kind.IsNetkit()),
-			r.attach(wire, asm.FnRedirectPeer, pod, false))
+		return errors.Join(r.attach(pod, redirect(asm.FnRedirect, wire), r.kind.IsNetkit()),
+			r.attach(wire, redirect(asm.FnRedirectPeer, pod), false))
 	})
 }
 
-// attach lets all that comes in by a device go on by another one; netkit: while the device's peer transmits it.
-func (r *redirectPath) attach(in int, how asm.BuiltinFunc, out int, netkit bool) error {
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R1, int32(out)), asm.Mov.Imm(asm.R2, 0), how.Call(),
-			asm.Return()},
-	})
+// redirect lets a packet go on by a device.
+func redirect(how asm.BuiltinFunc, out int) asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R1, int32(out)), asm.Mov.Imm(asm.R2, 0), how.Call(), asm.Return()}
+}
+
+// attach runs a program on all that comes in by a device; netkit: while the device's peer transmits it.
+func (r *redirectPath) attach(in int, program asm.Instructions, netkit bool) error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: program})
 	if err != nil {
 		return fmt.Errorf("load a redirect: %w", err)
 	}

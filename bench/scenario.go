@@ -38,6 +38,8 @@ type Place struct {
 // Path is where netperf runs.
 type Path struct {
 	Client, Server Place
+	// ClientNode and ServerNode are the network namespaces of their nodes.
+	ClientNode, ServerNode string
 	// Target is the server's address as the client reaches it, Listen as the server has it.
 	Target, Listen netip.Addr
 	// Port is the one that data goes to, beside netserver's own for control; 0 for any.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 	"myelin/endpoint/podlink"
 )
 
-//	┌────────── a ──────────┐   wire, MTU 1500    ┌────────── b ──────────┐
+//	┌────────── a ──────────┐        wire         ┌────────── b ──────────┐
 //	│                wire0 ─┼─────────────────────┼─ wire0                │
 //	│ pod0                  │                     │                  pod0 │
 //	└──┼────────────────────┘                     └────────────────────┼──┘
@@ -26,6 +27,7 @@ type kernelPath struct {
 	name   string
 	pods   bool
 	kind   podlink.Kind // of the pods' links; empty is veth
+	mtu    int          // of the wire; 0 is 1500
 	prefix string
 	made   []string
 }
@@ -71,7 +73,7 @@ func (k *kernelPath) Setup(ctx context.Context, family Family) (Path, error) {
 		return Path{}, err
 	}
 	for i, node := range []string{"a", "b"} {
-		if err := k.pod(ctx, at, i, node); err != nil {
+		if err := errors.Join(k.pod(ctx, at, i, node), k.forward(ctx, at, i, node)); err != nil {
 			return Path{}, err
 		}
 	}
@@ -81,7 +83,7 @@ func (k *kernelPath) Setup(ctx context.Context, family Family) (Path, error) {
 func (k *kernelPath) path(client, server, target string) (Path, error) {
 	addr, err := netip.ParseAddr(target)
 	return Path{Client: Place{Netns: k.prefix + client}, Server: Place{Netns: k.prefix + server}, Target: addr,
-		Listen: addr}, err
+		Listen: addr, ClientNode: k.prefix + "a", ServerNode: k.prefix + "b"}, err
 }
 
 func (k *kernelPath) namespaces(ctx context.Context, names ...string) error {
@@ -99,7 +101,9 @@ func (k *kernelPath) namespaces(ctx context.Context, names ...string) error {
 
 func (k *kernelPath) wire(ctx context.Context, at addressing) error {
 	a, b := k.prefix+"a", k.prefix+"b"
-	commands := []string{fmt.Sprintf("link add wire0 netns %s type veth peer name wire0 netns %s", a, b)}
+	mtu := cmp.Or(k.mtu, 1500)
+	commands := []string{fmt.Sprintf("link add wire0 mtu %d netns %s type veth peer name wire0 mtu %d netns %s", mtu, a,
+		mtu, b)}
 	for i, node := range []string{a, b} {
 		commands = append(commands,
 			fmt.Sprintf("-n %s address add %s/%d dev wire0 %s", node, at.wire[i], at.bits-8, nodad(at)),
@@ -113,14 +117,19 @@ func (k *kernelPath) pod(ctx context.Context, at addressing, i int, node string)
 	if err := k.link(ctx, host, pod); err != nil {
 		return err
 	}
-	err := ip(ctx,
+	return ip(ctx,
 		fmt.Sprintf("-n %s address add %s/%d dev eth0 %s", pod, at.pod[i], at.bits, nodad(at)),
 		fmt.Sprintf("-n %s address add %s/%d dev pod0 %s", host, at.dflt, at.bits, nodad(at)),
 		fmt.Sprintf("-n %s link set pod0 up", host),
 		fmt.Sprintf("-n %s link set eth0 up", pod),
 		fmt.Sprintf("-n %s route add %s/%d dev pod0", host, at.pod[i], at.bits),
-		fmt.Sprintf("-n %s %s route add default via %s dev eth0 onlink", pod, at.option, at.dflt),
-		fmt.Sprintf("-n %s route add %s/%d via %s", host, at.pod[1-i], at.bits, at.wire[1-i]))
+		fmt.Sprintf("-n %s %s route add default via %s dev eth0 onlink", pod, at.option, at.dflt))
+}
+
+// forward has a node route packets to the other one's pod by the wire.
+func (k *kernelPath) forward(ctx context.Context, at addressing, i int, node string) error {
+	host := k.prefix + node
+	err := ip(ctx, fmt.Sprintf("-n %s route add %s/%d via %s", host, at.pod[1-i], at.bits, at.wire[1-i]))
 	if err != nil {
 		return err
 	}

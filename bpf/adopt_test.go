@@ -51,12 +51,17 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// TestCountPinned: only rows that satisfy the condition count, and none of a map that is not there.
+// TestCountPinned: rows count what the function says, and none of a map that is not there does.
 func TestCountPinned(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "myelin")
 	count := func() Pinned {
 		t.Helper()
-		p, err := CountPinned(dir, "flows", func(k *DatapathFlowKey, f *DatapathFlow) bool { return k.Proto == 6 })
+		p, err := CountPinned(dir, "flows", func(k *DatapathFlowKey, f *DatapathFlow) int {
+			if k.Proto == 6 {
+				return 2
+			}
+			return 0
+		})
 		must(t, err)
 		return p
 	}
@@ -69,10 +74,10 @@ func TestCountPinned(t *testing.T) {
 	for i := range uint16(3000) {
 		must(t, d.Flows.Put(DatapathFlowKey{Port: [2]uint16{i, 1}, Proto: uint8(6 + 11*(i%3/2))}, DatapathFlow{}))
 	}
-	if got, want := count(), (Pinned{Counted: 2000, Rows: 3000, Max: 5000}); got != want {
+	if got, want := count(), (Pinned{Counted: 4000, Rows: 3000, Max: 5000}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	other, err := CountPinned(dir, "flows", func(*uint32, *uint32) bool { return true })
+	other, err := CountPinned(dir, "flows", func(*uint32, *uint32) int { return 1 })
 	if want := (Pinned{Max: 5000}); err != nil || other != want {
 		t.Errorf("rows of another layout: %+v, %v, want %+v", other, err, want)
 	}
@@ -111,8 +116,8 @@ func TestOverlap(t *testing.T) {
 	put(before, again, 400)
 	put(after, again, 401)
 	put(before, taken, 500)
-	put(after, taken+1, 500)                             // the NAT port
-	if n, err := after.Overlap(); err != nil || n != 3 { // two rows of late; that of taken in flows
+	put(after, taken+1, 500)                              // the NAT port
+	if n, err := after.TakeOver(); err != nil || n != 3 { // two rows of late; that of taken in flows
 		t.Errorf("%d taken over, %v, want 3", n, err)
 	}
 	for port, want := range map[uint16][2]uint16{early: {100, 100}, deleted: {}, late: {300, 300}, again: {401, 401},
@@ -132,7 +137,7 @@ func TestOverlap(t *testing.T) {
 			t.Errorf("port %d: replies %v with %+v", port, own, reply)
 		}
 	}
-	if n, err := after.Overlap(); err != nil || n != 0 {
+	if n, err := after.TakeOver(); err != nil || n != 0 {
 		t.Errorf("again: %d taken over, %v", n, err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 )
 
 // Mode is how programs hang on a device.
@@ -46,9 +45,6 @@ func ProxyHooks() []Hook { return []Hook{FromProxy, FromProxyL3} }
 // WireHooks are the hooks of wires that attach to tc.
 func WireHooks() []Hook { return []Hook{FromWire, FromWireL3, FromIPsec, ToWire, ToWireL3} }
 
-// clsactPriority leaves room before us for programs that must see packets first.
-const clsactPriority = 100
-
 // Attacher attaches programs to devices of the process's network namespace.
 type Attacher struct {
 	Mode Mode
@@ -57,8 +53,9 @@ type Attacher struct {
 	dir string
 	d   *Datapath
 
-	mu  sync.Mutex
-	xdp map[string]XDPState // by device
+	mu           sync.Mutex
+	xdp          map[string]XDPState // by device
+	replacements replacements
 }
 
 func newAttacher(d *Datapath, noTCX bool) *Attacher {
@@ -181,6 +178,9 @@ func (a *Attacher) attachLink(hook Hook, name string, index int) error {
 	if done, err := a.updateLink(hook, name, index); done || err != nil {
 		return err
 	}
+	if later, err := a.linkLater(hook, name, index); later || err != nil {
+		return err
+	}
 	program, err := a.program(hook)
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (h Hook) attach(program *ebpf.Program, index int) (link.Link, error) {
 	return link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: at})
 }
 
-// updateLink gives the link that is pinned the new program, and reports whether there is one on the device.
+// updateLink gives the link that is pinned the new program, or will, and reports whether there is one on the device.
 func (a *Attacher) updateLink(hook Hook, name string, index int) (done bool, err error) {
 	pin := a.pinOf(hook, name)
 	old, err := link.LoadPinnedLink(pin, nil)
@@ -218,11 +218,30 @@ func (a *Attacher) updateLink(hook Hook, name string, index int) (done bool, err
 	if err != nil {
 		return false, fmt.Errorf("open pinned link: %w", err)
 	}
-	defer old.Close()
+	waits := false
+	defer func() {
+		if !waits {
+			old.Close()
+		}
+	}()
 	if attachedTo(old) == index {
 		program, err := a.program(hook)
 		if err != nil {
 			return false, err
+		}
+		waits, err = a.replacements.later(replacement{pin, func() error { return old.Update(program) },
+			func(failed error) error {
+				defer old.Close()
+				switch failed {
+				case nil:
+					return a.dropFilter(hook, index)
+				case errForgotten:
+					return nil
+				}
+				return a.Attach(hook, name, index)
+			}})
+		if waits || err != nil {
+			return true, err
 		}
 		if old.Update(program) == nil {
 			return true, a.dropFilter(hook, index)
@@ -250,108 +269,12 @@ func attachedTo(l link.Link) int {
 	return 0
 }
 
-func clsact(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0),
-		Parent: netlink.HANDLE_CLSACT}}
-}
-
-// attachInterim hangs an ingress hook on the qdisc ingress, for clsact has every packet that any device sends pay for
-// its egress side. An egress hook can't be beside that one, which takes all filters for its own.
-func (a *Attacher) attachInterim(hook Hook, name string, index int) (lasting bool, err error) {
-	if hook.ingress() {
-		qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index,
-			Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
-		if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, os.ErrExist) {
-			return false, fmt.Errorf("add ingress qdisc: %w", err)
-		}
-		return false, a.replaceFilter(hook, index)
-	}
-	ingress, err := ingressOnly(index)
-	if err != nil || ingress != nil {
-		return true, errors.Join(err, a.attachLink(hook, name, index))
-	}
-	return false, a.attachClsact(hook, index)
-}
-
-// ingressOnly returns the device's qdisc ingress, nil if it has none.
-func ingressOnly(index int) (netlink.Qdisc, error) {
-	qdiscs, err := netlink.QdiscList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}})
-	if err != nil {
-		return nil, fmt.Errorf("list qdiscs: %w", err)
-	}
-	for _, q := range qdiscs {
-		if q.Type() == "ingress" {
-			return q, nil
-		}
-	}
-	return nil, nil
-}
-
-func (a *Attacher) attachClsact(hook Hook, index int) error {
-	err := netlink.QdiscAdd(clsact(index))
-	if errors.Is(err, os.ErrExist) && !hook.ingress() {
-		err = nil
-		if q, bad := ingressOnly(index); q != nil { // that of an agent which had TCX
-			err = errors.Join(netlink.QdiscDel(q), netlink.QdiscAdd(clsact(index)))
-		} else if bad != nil {
-			err = bad
-		}
-	}
-	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("add clsact qdisc: %w", err)
-	}
-	return a.replaceFilter(hook, index)
-}
-
-func (a *Attacher) replaceFilter(hook Hook, index int) error {
-	program, err := a.program(hook)
-	if err != nil {
-		return err
-	}
-	f := filter(hook, index)
-	f.Fd = program.FD()
-	return netlink.FilterReplace(f)
-}
-
-// dropFilter removes the filter that hung on the device before the link. The qdisc stays, and costs nothing where a
-// link decides: taking it off a device that is up deactivates the device's own queue (qdisc_graft), and what the host
-// sends meanwhile is lost.
-func (a *Attacher) dropFilter(hook Hook, index int) error {
-	if hook == FromPodLink {
-		return nil
-	}
-	ours := filter(hook, index)
-	filters, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, ours.Parent)
-	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == ours.Name {
-			err = errors.Join(err, netlink.FilterDel(ours))
-		}
-	}
-	if err != nil && !isGone(err) {
-		return fmt.Errorf("remove the filter that came before the link: %w", err)
-	}
-	return nil
-}
-
-func (h Hook) parent() uint32 {
-	if h.ingress() {
-		return netlink.HANDLE_MIN_INGRESS
-	}
-	return netlink.HANDLE_MIN_EGRESS
-}
-
-func filter(hook Hook, index int) *netlink.BpfFilter {
-	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent(), Handle: 1,
-			Protocol: 3 /* ETH_P_ALL */, Priority: clsactPriority},
-		Name:         filterPrefix + string(hook),
-		DirectAction: true,
-	}
-}
-
 // Detach takes the hook's program off the device. A device that is gone is no error.
 func (a *Attacher) Detach(hook Hook, name string, index int) error {
 	pin := a.pinOf(hook, name)
+	if err := a.replacements.forget(pin); err != nil {
+		return err
+	}
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("detach %s from %s: %w", hook, name, err)
 	}

@@ -6,11 +6,12 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
-// clockRate returns the kernel's jiffies a second (CONFIG_HZ): a coarse clock moves with each of them, and says so.
-func clockRate() (uint32, error) {
+// ClockRate returns the kernel's jiffies a second (CONFIG_HZ): a coarse clock moves with each of them, and says so.
+func ClockRate() (uint32, error) {
 	var tick unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &tick); err != nil {
 		return 0, fmt.Errorf("read the kernel's clock rate: %w", err)
@@ -22,8 +23,11 @@ func clockRate() (uint32, error) {
 	return uint32((time.Second + ns/2) / ns), nil
 }
 
-// readJiffies runs a program of two instructions.
+// readJiffies runs a program of two instructions. It may be called before Load.
 func readJiffies() (uint64, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return 0, fmt.Errorf("raise memory limit for BPF maps: %w", err)
+	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		return 0, fmt.Errorf("make map to read the kernel's clock: %w", err)

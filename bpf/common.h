@@ -70,6 +70,12 @@ struct settings {
 	__u8 quic;             /* connection IDs select backends of Services with FRONTEND_QUIC */
 	__u8 wire_any;         /* derived: a wire's sources do not matter (no masquerade, tunnel, strict_ingress) */
 	__u8 wire_extra;       /* derived: from_wire_extra is needed (tunnel, prefilter, direct) */
+	__u8 wire_mark;        /* derived: to_wire needs the mark of wire_mark_set (host_policy, node_encryption) */
+	__u8 pod_fast;         /* derived: from_pod has a fast path (no legacy_routing, encryption) */
+	__u8 wire_fast;        /* derived: from_wire has one (no prefilter, direct either) */
+	__u8 outer_fast;       /* derived: it has one for outer packets, whose port nothing else uses */
+	__u8 outer_proto;      /* protocol of outer packets, those of the tunnel or encrypted ones; 0: there are none */
+	__u8 outer6;           /* they are IPv6 */
 	__u8 netkit;           /* links of pods may be netkit devices */
 	__u8 encryption;       /* prefixes may be reached by a device that encrypts */
 	__u8 ipsec;            /* it is IPsec's */
@@ -82,6 +88,7 @@ struct settings {
 	__u32 tunnel_ifindex;
 	__u32 vni;
 	__u16 tunnel_port; /* UDP port of the tunnel, host byte order */
+	__u16 outer_port;  /* UDP port of outer packets, host byte order; with outer_proto UDP */
 	__u16 wireguard_port; /* first of the two UDP ports of WireGuard, host byte order; with node_encryption */
 	__u32 hz;          /* jiffies per second */
 	__u32 event_rate;  /* EVENT_DROP per second and CPU; 0: none */

@@ -124,8 +124,9 @@ struct cpu {
 	 */
 	struct flow flow;
 	/*
-	 * Key of a NAT entry of Services: the tuple of requests. Set by nat_entry_request, nat_entry_reply, dsr_keep
-	 * and error_translate. Read by all lookups in nat_entries, and for the addresses of client and frontend.
+	 * Key of a NAT entry of Services: the tuple of requests. Set by nat_entry_request, nat_entry_reply, xdp_find,
+	 * dsr_keep and error_translate. Read by all lookups in nat_entries, and for the addresses of client and
+	 * frontend.
 	 */
 	struct nat_tuple nat_key;
 	/*
@@ -197,7 +198,13 @@ struct cpu {
 	 */
 	__u32 reuse_backend;
 	__be16 reuse_port;
-	__u16 pad;
+	/*
+	 * True if the flow c->nat_key is claimed without a lookup of its entry before. Set and cleared by xdp_keep,
+	 * read by nat_entry_known.
+	 */
+	bool nat_unchecked;
+	/* True if such a flow has an entry. Set by nat_entry_known, cleared by nat_entry_claim. */
+	bool nat_known;
 	/*
 	 * Memory for what is too large for the stack; valid until the next user's. Users: port_search, socket_state,
 	 * cross_load, cross_sum, cross_error, icmp_sum_trimmed, dns_pass.

@@ -15,10 +15,12 @@
 #include "vlan.h"
 #include "../l7/accept.h"
 #include "../flow/flow.h"
+#include "../flow/fast.h"
 #include "../nat/nat.h"
 #include "../nat/nat_in.h"
 #include "../flow/track.h"
 #include "../flow/host.h"
+#include "../nat/host.h"
 #include "../service/translate.h"
 #include "../service/from_pod.h"
 #include "../service/from_wire.h"
@@ -123,6 +125,8 @@ int from_pod(struct __sk_buff *skb)
 
 	if (netkit_passed(skb))
 		return TC_ACT_OK;
+	if (config.pod_fast && fast_receive(skb, HOOK_FROM_POD, false, &verdict))
+		return verdict;
 	verdict = pod_receive(skb);
 	if (verdict == TC_ACT_OK && netkit_transmits(skb))
 		netkit_mark(skb, config.netkit_mark);
@@ -170,25 +174,6 @@ INLINE int from_wire_follow(struct __sk_buff *skb, const struct cpu *c)
 	return config.services && c->path.flags & PATH_ANSWERS ? from_wire_services(skb) : from_wire_forward(skb);
 }
 
-/* Handles a packet to the node's own address: it is for the host, or for a masqueraded pod. */
-APART int from_wire_host(struct __sk_buff *skb)
-{
-	struct cpu *c = cpu_this();
-	int outcome;
-
-	if (!c)
-		return TC_ACT_SHOT;
-	c->pkt.for_host = true;
-	outcome = l4_parse(skb, &c->pkt) ? NEXT_CONTINUE : nat_in(skb); /* the host's stack may parse more */
-	if (outcome == NEXT_CONTINUE)
-		return host_pass(skb, c);
-	if (outcome == DROP_TTL)
-		return icmp_refuse(skb, outcome, 0);
-	if (outcome)
-		return refuse_flow(skb, c, outcome);
-	return path_forward(skb, c, &c->path, c->path.action, HOOK_FROM_WIRE);
-}
-
 /*
  * Decides where a wire's packet goes: to a pod, a Service or the host. A decision for a pod goes into the forwarding
  * cache. Returns a verdict, or TC_ACT_UNSPEC if the packet must follow c->path, which has flags then. Slow path.
@@ -210,6 +195,8 @@ APART int from_wire_decide(struct __sk_buff *skb)
 		return drop(skb, c, DROP_TUNNEL_SOURCE);
 	if (e && e->flags & ENDPOINT_HOST && (outcome = probe_from_wire(skb, c)) != TC_ACT_UNSPEC)
 		return outcome;
+	if (config.outer_fast && outer_store(skb, c, e))
+		return pass(skb, c);
 	if (config.services && (!e || e->flags & ENDPOINT_HOST)) {
 		outcome = service_from_wire(skb, !!e);
 		if (outcome != NEXT_CONTINUE)
@@ -218,7 +205,7 @@ APART int from_wire_decide(struct __sk_buff *skb)
 	if (e && e->flags & ENDPOINT_MASQUERADE)
 		return from_wire_host(skb);
 	if (!e || e->flags & ENDPOINT_HOST)
-		return host_pass(skb, c);
+		return stack_pass(skb, c, !e);
 	decide_wire_pod(c, e);
 	if (tunnel_device(skb))
 		c->path.via = c->outer;
@@ -264,6 +251,12 @@ INLINE int wire_receive(struct __sk_buff *skb)
 SEC("tc")
 int from_wire(struct __sk_buff *skb)
 {
+	int verdict;
+
+	if (config.outer_fast && !tunnel_device(skb) && fast_outer(skb))
+		return TC_ACT_OK;
+	if (config.wire_fast && fast_receive(skb, HOOK_FROM_WIRE, config.wire_any, &verdict))
+		return verdict;
 	return wire_receive(skb);
 }
 

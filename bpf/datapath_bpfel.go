@@ -259,7 +259,8 @@ type DatapathCpu struct {
 	}
 	ReuseBackend   uint32
 	ReusePort      uint16
-	Pad            uint16
+	NatUnchecked   bool
+	NatKnown       bool
 	Scratch        [32]uint64
 	DropBudget     DatapathEventBudget
 	TraceBudget    DatapathEventBudget
@@ -752,7 +753,8 @@ const (
 	DatapathOutcomeDROP_PROXY_DOWN             DatapathOutcome = 66
 	DatapathOutcomeDROP_NOT_ENCRYPTED          DatapathOutcome = 67
 	DatapathOutcomeDROP_BANDWIDTH              DatapathOutcome = 68
-	DatapathOutcomeOUTCOMES                    DatapathOutcome = 69
+	DatapathOutcomeDROP_ENTRY_COPIED           DatapathOutcome = 69
+	DatapathOutcomeOUTCOMES                    DatapathOutcome = 70
 )
 
 type DatapathPath struct {
@@ -770,7 +772,8 @@ type DatapathPath struct {
 	Smac       DatapathMac
 	InMac      DatapathMac
 	Limits     uint8
-	Pad        [3]uint8
+	Fast       uint8
+	Pad        [2]uint8
 	Limited    uint16
 	Generation uint64
 	Via        DatapathAddr
@@ -799,6 +802,15 @@ const (
 	DatapathPathFlagPATH_TRACKED    DatapathPathFlag = 16
 	DatapathPathFlagPATH_POLICY     DatapathPathFlag = 32
 	DatapathPathFlagPATH_L7         DatapathPathFlag = 64
+)
+
+type DatapathPathMark uint32
+
+const (
+	DatapathPathMarkPATH_OUTER     DatapathPathMark = 536870912
+	DatapathPathMarkPATH_PLAIN     DatapathPathMark = 1073741824
+	DatapathPathMarkPATH_REWRITTEN DatapathPathMark = 2147483648
+	DatapathPathMarkPATH_MARKS     DatapathPathMark = 3758096384
 )
 
 type DatapathPeerClass struct {
@@ -1002,6 +1014,12 @@ type DatapathSettings struct {
 	Quic           uint8
 	WireAny        uint8
 	WireExtra      uint8
+	WireMark       uint8
+	PodFast        uint8
+	WireFast       uint8
+	OuterFast      uint8
+	OuterProto     uint8
+	Outer6         uint8
 	Netkit         uint8
 	Encryption     uint8
 	Ipsec          uint8
@@ -1011,11 +1029,13 @@ type DatapathSettings struct {
 	Bandwidth      uint8
 	Edt            uint8
 	NoVerdicts     uint8
-	_              [1]byte
+	_              [3]byte
 	TunnelIfindex  uint32
 	Vni            uint32
 	TunnelPort     uint16
+	OuterPort      uint16
 	WireguardPort  uint16
+	_              [2]byte
 	Hz             uint32
 	EventRate      uint32
 	EventBurst     uint32
@@ -1032,6 +1052,7 @@ type DatapathSettings struct {
 	FlowEntries    uint32
 	NatEntryMax    uint32
 	PathShift      uint32
+	_              [4]byte
 	NetnsCookie    uint64
 	NetkitMark     uint64
 	Gateway4       struct {
@@ -1249,6 +1270,7 @@ const (
 	DatapathVarOutcome            = "_outcome"
 	DatapathVarPathAction         = "_path_action"
 	DatapathVarPathFlag           = "_path_flag"
+	DatapathVarPathMark           = "_path_mark"
 	DatapathVarPolicyAbsent       = "_policy_absent"
 	DatapathVarPolicyAction       = "_policy_action"
 	DatapathVarPolicyCut          = "_policy_cut"
@@ -1266,6 +1288,7 @@ const (
 	DatapathVarWireFlag           = "_wire_flag"
 	DatapathVarWireMark           = "_wire_mark"
 	DatapathVarConfig             = "config"
+	DatapathVarEntriesCopiedUntil = "entries_copied_until"
 	DatapathVarEpochs             = "epochs"
 	DatapathVarFrontendFilter     = "frontend_filter"
 	DatapathVarListening          = "listening"
@@ -1426,6 +1449,7 @@ type DatapathVariableSpecs struct {
 	Outcome            *ebpf.VariableSpec `ebpf:"_outcome"`
 	PathAction         *ebpf.VariableSpec `ebpf:"_path_action"`
 	PathFlag           *ebpf.VariableSpec `ebpf:"_path_flag"`
+	PathMark           *ebpf.VariableSpec `ebpf:"_path_mark"`
 	PolicyAbsent       *ebpf.VariableSpec `ebpf:"_policy_absent"`
 	PolicyAction       *ebpf.VariableSpec `ebpf:"_policy_action"`
 	PolicyCut          *ebpf.VariableSpec `ebpf:"_policy_cut"`
@@ -1443,6 +1467,7 @@ type DatapathVariableSpecs struct {
 	WireFlag           *ebpf.VariableSpec `ebpf:"_wire_flag"`
 	WireMark           *ebpf.VariableSpec `ebpf:"_wire_mark"`
 	Config             *ebpf.VariableSpec `ebpf:"config"`
+	EntriesCopiedUntil *ebpf.VariableSpec `ebpf:"entries_copied_until"`
 	Epochs             *ebpf.VariableSpec `ebpf:"epochs"`
 	FrontendFilter     *ebpf.VariableSpec `ebpf:"frontend_filter"`
 	Listening          *ebpf.VariableSpec `ebpf:"listening"`
@@ -1609,6 +1634,7 @@ type DatapathVariables struct {
 	Outcome            *ebpf.Variable `ebpf:"_outcome"`
 	PathAction         *ebpf.Variable `ebpf:"_path_action"`
 	PathFlag           *ebpf.Variable `ebpf:"_path_flag"`
+	PathMark           *ebpf.Variable `ebpf:"_path_mark"`
 	PolicyAbsent       *ebpf.Variable `ebpf:"_policy_absent"`
 	PolicyAction       *ebpf.Variable `ebpf:"_policy_action"`
 	PolicyCut          *ebpf.Variable `ebpf:"_policy_cut"`
@@ -1626,6 +1652,7 @@ type DatapathVariables struct {
 	WireFlag           *ebpf.Variable `ebpf:"_wire_flag"`
 	WireMark           *ebpf.Variable `ebpf:"_wire_mark"`
 	Config             *ebpf.Variable `ebpf:"config"`
+	EntriesCopiedUntil *ebpf.Variable `ebpf:"entries_copied_until"`
 	Epochs             *ebpf.Variable `ebpf:"epochs"`
 	FrontendFilter     *ebpf.Variable `ebpf:"frontend_filter"`
 	Listening          *ebpf.Variable `ebpf:"listening"`

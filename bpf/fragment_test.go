@@ -13,6 +13,9 @@ func fragmentTables() []table {
 	return []table{
 		{name: "fragments", settings: settingsOf(masquerading), rows: rows},
 		{name: "fragments, tracking", settings: settingsOf(masquerading, tracking), rows: rows},
+		{name: "fragments, tunnel", settings: settingsOf(masquerading, tracking, tunnel4, vxlanPort), rows: rows},
+		{name: "fragments, tunnel over IPv6", settings: settingsOf(masquerading, tracking, tunnel6, vxlanPort),
+			rows: rows},
 	}
 }
 

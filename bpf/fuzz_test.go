@@ -17,8 +17,8 @@ func fuzzWorlds(t testing.TB) []*world {
 		settings Settings
 		prepare  func(testing.TB, *world)
 	}{
-		{settingsOf(), nil}, {settingsOf(masquerading, tracking), nil}, {settingsOf(masquerading, tunnel4), nil},
-		{settingsOf(masquerading, legacy), nil},
+		{settingsOf(), nil}, {settingsOf(masquerading, tracking), nil},
+		{settingsOf(masquerading, tunnel4, vxlanPort), nil}, {settingsOf(masquerading, legacy), nil},
 		{settingsOf(masquerading, redirecting), jailsByName},
 		{settingsOf(masquerading, servicing, prefiltering), takesXDP},
 	} {

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")"
 exec go run github.com/cilium/ebpf/cmd/bpf2go -go-package bpf -target bpfel -cc clang-19 -strip llvm-strip-19 \
 	-type event -type trace_slot -type event_type -type event_flag -type listen -type traced_flow \
-	-type endpoint -type pod_link -type path -type path_action -type prefix_key \
+	-type endpoint -type pod_link -type path -type path_action -type path_mark -type prefix_key \
 	-type prefix -type wire \
 	-type flow_key -type flow -type cached_flow -type counter -type event_budget -type outcome -type hook \
 	-type addr -type mac \

@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -50,6 +51,9 @@ func (o *Objects) assignLate(spec *ebpf.CollectionSpec, programs any) error {
 		}
 		spec.Maps[name].MaxEntries = m.MaxEntries()
 		shared[name] = m
+	}
+	if err := foldSettings(spec, reflect.TypeOf(programs).Elem()); err != nil {
+		return err
 	}
 	return spec.LoadAndAssign(programs, &ebpf.CollectionOptions{MapReplacements: shared})
 }

@@ -133,6 +133,12 @@ func Load(o Options) (*Datapath, error) {
 		return nil, errors.Join(err, d.Objects.Close())
 	}
 	d.Attacher = newAttacher(d, o.NoTCX)
+	if d.overlap.since != 0 {
+		d.Attacher.replacements.wait = true
+		if err := d.EntriesCopiedUntil.Set(uint32(d.overlap.since) + copyTime*d.options.Settings.Hz); err != nil {
+			return nil, errors.Join(fmt.Errorf("set entries_copied_until: %w", err), d.Close())
+		}
+	}
 	return d, nil
 }
 
@@ -142,7 +148,7 @@ func configured(o *Options) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read embedded datapath: %w", err)
 	}
-	hz, err := clockRate()
+	hz, err := ClockRate()
 	if err != nil {
 		return nil, err
 	}

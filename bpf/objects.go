@@ -2,10 +2,15 @@ package bpf
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"myelin/bpf/fold"
 )
 
 // Programs are those that every node loads. late.go has the others.
@@ -69,9 +74,40 @@ func (o *Objects) Assign(spec *ebpf.CollectionSpec, options *ebpf.CollectionOpti
 		*Programs
 		sections
 	}{DatapathMaps: &o.DatapathMaps, DatapathVariables: &o.DatapathVariables, Programs: &o.Programs}
+	if err := foldSettings(spec, reflect.TypeFor[Programs]()); err != nil {
+		return err
+	}
 	err := spec.LoadAndAssign(&all, options)
 	o.set(all.sections)
 	return err
+}
+
+// foldSettings makes constants of the settings in the programs that a struct type has fields for. A packet on the fast
+// path reads seven of them.
+func foldSettings(spec *ebpf.CollectionSpec, programs reflect.Type) error {
+	const name = ".rodata"
+	data, isBytes := spec.Maps[name].Contents[0].Value.([]byte)
+	if !isBytes {
+		return fmt.Errorf("fold settings: %s has no contents", name)
+	}
+	data = slices.Clone(data)
+	for _, v := range spec.Variables {
+		if v.SectionName == name {
+			copy(data[v.Offset:], v.Value)
+		}
+	}
+	for _, field := range reflect.VisibleFields(programs) {
+		p := spec.Programs[field.Tag.Get("ebpf")]
+		if p == nil {
+			continue
+		}
+		folded, err := fold.Constants(p.Instructions, name, data)
+		if err != nil {
+			return fmt.Errorf("fold settings of %s: %w", p.Name, err)
+		}
+		p.Instructions = folded
+	}
+	return nil
 }
 
 // AssignMaps loads the maps of the collection, and none of its programs: most of the time that loading takes is the

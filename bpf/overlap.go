@@ -14,7 +14,11 @@ type overlap struct {
 	flows, natEntries, natReplies *ebpf.Map
 }
 
-// keep keeps a map whose rows are to be copied for Overlap. It returns false for maps whose other rows are not missed.
+// copyTime is for how many seconds after the copy segments are dropped whose entry is missing, at most: the agent may
+// die before TakeOver.
+const copyTime = 30
+
+// keep keeps a map whose rows are to be copied by TakeOver. It returns false for maps whose other rows are not missed.
 func (o *overlap) keep(name string, m *ebpf.Map) (bool, error) {
 	slot := map[string]**ebpf.Map{"flows": &o.flows, "nat_entries": &o.natEntries, "nat_replies": &o.natReplies}[name]
 	if slot == nil {
@@ -31,14 +35,39 @@ func (o *overlap) keep(name string, m *ebpf.Map) (bool, error) {
 	return true, nil
 }
 
-// Overlap copies the flows that packets have added to tables after these were copied. It is called once, after all
-// programs have been attached, and returns how many there were.
-func (d *Datapath) Overlap() (flows int, err error) {
-	o := d.overlap
-	d.overlap = overlap{}
+// TakeOver replaces the programs of before, if tables were copied to larger or smaller ones, and copies the flows that
+// packets have added to tables since then. It is called once, when the agent has attached its programs to all devices,
+// and returns how many flows there were. Flows that begin while programs are replaced, which takes some milliseconds,
+// are copied a moment later.
+func (d *Datapath) TakeOver() (flows int, err error) {
+	o := &d.overlap
+	defer func() { *o = overlap{} }()
+	copied := o.since != 0
+	flows, err = d.copyNewFlows()
+	err = errors.Join(err, d.Attacher.replacements.run())
+	n, failed := d.copyNewFlows()
+	if copied {
+		failed = errors.Join(failed, d.EntriesCopiedUntil.Set(uint32(0)))
+	}
+	if err = errors.Join(err, failed, o.close()); err != nil {
+		return flows + n, fmt.Errorf("take over flows that began while tables were copied: %w", err)
+	}
+	return flows + n, nil
+}
+
+// copyNewFlows copies the flows that packets have added to tables after these were copied last.
+func (d *Datapath) copyNewFlows() (flows int, err error) {
+	o := &d.overlap
+	since := o.since
+	if o.flows == nil && o.natEntries == nil {
+		return 0, nil
+	}
+	if o.since, err = Ticks(); err != nil {
+		return 0, err
+	}
 	if o.flows != nil {
 		err = Each(o.flows, func(k *DatapathFlowKey, f *DatapathFlow) bool {
-			if f.Created >= o.since && d.Flows.Update(k, f, ebpf.UpdateNoExist) == nil {
+			if f.Created >= since && d.Flows.Update(k, f, ebpf.UpdateNoExist) == nil {
 				flows++
 			}
 			return true
@@ -46,16 +75,13 @@ func (d *Datapath) Overlap() (flows int, err error) {
 	}
 	if o.natEntries != nil && o.natReplies != nil {
 		err = errors.Join(err, Each(o.natEntries, func(k *DatapathNatTuple, e *DatapathNatEntry) bool {
-			if e.CreatedAt() >= o.since && d.addNatEntry(k, e, o.natReplies) {
+			if e.CreatedAt() >= since && d.addNatEntry(k, e, o.natReplies) {
 				flows++
 			}
 			return true
 		}))
 	}
-	if err = errors.Join(err, o.close()); err != nil {
-		return flows, fmt.Errorf("copy flows that began while tables were copied: %w", err)
-	}
-	return flows, nil
+	return flows, err
 }
 
 // addNatEntry adds an entry with that of its replies, unless a flow of today has one of them.

@@ -10,12 +10,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Pinned is the use of a map that a datapath has pinned: its rows, and those of them that count. It is zero if there is
-// no such map.
+// Pinned is the use of a map that a datapath has pinned: its rows, and the sum of what they count. It is zero if there
+// is no such map.
 type Pinned struct{ Counted, Rows, Max int }
 
-// CountPinned counts the rows that satisfy count in a map that a datapath has pinned in dir: none of another layout.
-func CountPinned[K, V any](dir, name string, count func(*K, *V) bool) (Pinned, error) {
+// CountPinned adds up what count returns for the rows in a map that a datapath has pinned in dir. Rows of another
+// layout do not count.
+func CountPinned[K, V any](dir, name string, count func(*K, *V) int) (Pinned, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "maps", name), &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, os.ErrNotExist) {
 		return Pinned{}, nil
@@ -33,9 +34,8 @@ func CountPinned[K, V any](dir, name string, count func(*K, *V) bool) (Pinned, e
 		return p, nil
 	}
 	err = Each(m, func(k *K, v *V) bool {
-		if p.Rows++; count(k, v) {
-			p.Counted++
-		}
+		p.Rows++
+		p.Counted += count(k, v)
 		return true
 	})
 	if err != nil {

@@ -75,10 +75,11 @@ func only6(r row) row { r.only = packet.IPv6; return r }
 func tables() []table {
 	return slices.Concat(forwardTables(), refuseTables(), neighbourTables(), icmpTables(), tunnelTables(),
 		encryptionTables(), masqueradeTables(), masqueradeErrorTables(), serviceTables(), directTables(), floodTables(),
-		probeTables(),
+		synTables(), probeTables(),
 		fragmentTables(), flowTables(), keptTables(), policyTables(), prefilterTables(), trustTables(), shareTables(),
+		copiedTables(),
 		xdpErrorTables(), quicTables(), l7Tables(), unroutedTables(),
-		netkitTables(), bigTCPTables(), bandwidthTables())
+		netkitTables(), bigTCPTables(), bandwidthTables(), fastTables())
 }
 
 // onlyPrograms leaves of the programs those that are named, and to_pod; the others do nothing. The verifier takes its

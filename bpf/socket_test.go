@@ -208,7 +208,7 @@ func (w *socketWorld) load(dir string, change func(*socketWorld, *Settings)) {
 	if HaveSetRetval() {
 		s.SetRetval = 1
 	}
-	s.Hz, err = clockRate()
+	s.Hz, err = ClockRate()
 	must(w.t, err)
 	if change != nil {
 		change(w, &s)

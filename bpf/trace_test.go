@@ -341,7 +341,7 @@ func TestVerdictsTakeTheBudgetOfTraces(t *testing.T) {
 
 // Jiffies, and seconds with them, are 0 after five minutes of uptime and then every 2^32 jiffies.
 func TestEventsInSecondZero(t *testing.T) {
-	hz, err := clockRate()
+	hz, err := ClockRate()
 	must(t, err)
 	w := newWorld(t, settingsOf(traced, func(s *Settings) { s.Hz = math.MaxUint32 / hz }), onlyForwarding)
 	r := w.listen(t, DatapathListenLISTEN_TRACE)

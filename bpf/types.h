@@ -12,6 +12,7 @@ const enum prefix_flag *_prefix_flag __attribute__((unused));
 const enum flow_flag *_flow_flag __attribute__((unused));
 const enum flow_seconds *_flow_seconds __attribute__((unused));
 const enum path_action *_path_action __attribute__((unused));
+const enum path_mark *_path_mark __attribute__((unused));
 const enum event_type *_event_type __attribute__((unused));
 const enum listen *_listen __attribute__((unused));
 const enum event_flag *_event_flag __attribute__((unused));

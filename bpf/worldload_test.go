@@ -17,7 +17,7 @@ func (w *world) load(t testing.TB, s Settings, tweak func(*ebpf.CollectionSpec))
 	spec, err := datapathSpec()
 	must(t, err)
 	spec = spec.Copy()
-	hz, err := clockRate()
+	hz, err := ClockRate()
 	must(t, err)
 	s.Hz = hz * max(10, s.Hz) // a slow machine takes more than a second from step to step
 	spec.Maps["flows"].MaxEntries = 8192

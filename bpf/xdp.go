@@ -121,7 +121,7 @@ func (a *Attacher) attachXDP(name string, index int, mode XDPMode) error {
 		return err
 	}
 	pin := a.pinOfXDP(name, mode)
-	if done, err := a.updateXDP(pin, index); done || err != nil {
+	if done, err := a.updateXDP(pin, name, index, mode); done || err != nil {
 		return err
 	}
 	l, err := link.AttachXDP(link.XDPOptions{Program: a.d.FromWireXDP, Interface: index, Flags: flags})
@@ -135,7 +135,7 @@ func (a *Attacher) attachXDP(name string, index int, mode XDPMode) error {
 	return nil
 }
 
-func (a *Attacher) updateXDP(pin string, index int) (done bool, err error) {
+func (a *Attacher) updateXDP(pin, name string, index int, mode XDPMode) (done bool, err error) {
 	old, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -143,16 +143,31 @@ func (a *Attacher) updateXDP(pin string, index int) (done bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("open pinned link: %w", err)
 	}
-	defer old.Close()
-	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index &&
-		old.Update(a.d.FromWireXDP) == nil {
-		return true, nil
+	waits := false
+	defer func() {
+		if !waits {
+			old.Close()
+		}
+	}()
+	update := func() error { return old.Update(a.d.FromWireXDP) }
+	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index {
+		waits, err = a.replacements.later(replacement{pin, update, func(failed error) error {
+			defer old.Close()
+			if failed == nil || failed == errForgotten {
+				return nil
+			}
+			return a.attachXDP(name, index, mode)
+		}})
+		if waits || err != nil || update() == nil {
+			return true, err
+		}
 	}
 	return false, dropXDP(pin)
 }
 
 func (a *Attacher) detachXDP(name string) error {
-	return errors.Join(dropXDP(a.pinOfXDP(name, XDPNative)), dropXDP(a.pinOfXDP(name, XDPGeneric)))
+	return errors.Join(a.replacements.forget(a.pinOfXDP(name, XDPNative), a.pinOfXDP(name, XDPGeneric)),
+		dropXDP(a.pinOfXDP(name, XDPNative)), dropXDP(a.pinOfXDP(name, XDPGeneric)))
 }
 
 // dropXDP takes the pinned link off its device at once: without its pin it would go a moment later.

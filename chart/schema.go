@@ -125,7 +125,8 @@ func own() map[string]schema {
 	}
 	maps.Copy(all, hubbleKeys())
 	maps.Copy(all, proxyKeys())
-	for _, account := range []string{"cilium", "operator", "envoy", "relay", "ui"} {
+	maps.Copy(all, wireguardKeys())
+	for _, account := range []string{"cilium", "operator", "envoy", "wireguard", "relay", "ui"} {
 		at := "serviceAccounts." + account + "."
 		all[at+"create"], all[at+"automount"], all[at+"name"], all[at+"annotations"] = flag, flag, name, labels
 	}

@@ -179,6 +179,7 @@ func otherFeatures() []feature {
 func chartKeys() string {
 	return `affinity agent agentNotReadyTaintKey annotateK8sNode annotations apiRateLimit
 		bpf.autoMount.enabled bpf.root certgen.* cgroup.* cleanBpfState cleanState encryption.ipsec.secretName
+		encryption.wireguard.userspaceFallback
 		cni.confFileMountPath cni.hostConfDirMountPath cni.install cni.iptablesRemoveAWSRules cni.logFile
 		cni.resources.* cni.uninstall commonLabels.* crdWaitTimeout daemon.runPath dashboards.*
 		debug.verbose debug.metricsSamplingInterval dnsPolicy enableCriticalPriorityClass envoy.* extraArgs

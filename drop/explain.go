@@ -104,7 +104,8 @@ func noWay() []Outcome {
 			"Look for a routing loop; traceroute shows it."},
 		{bpf.DatapathOutcomeDROP_TOO_BIG, "DROP_TOO_BIG", "Larger than the path's MTU, and no answer could be sent.",
 			"Compare the pod's MTU with that of the path: myelin status, ip link in the pod."},
-		{bpf.DatapathOutcomeDROP_NO_ROUTE, "DROP_NO_ROUTE", "The kernel has no route to the destination.",
+		{bpf.DatapathOutcomeDROP_NO_ROUTE, "DROP_NO_ROUTE",
+			"No route to the destination; or it came encrypted, and no pod has the destination.",
 			"ip route get DESTINATION on the node; myelin route list."},
 		{bpf.DatapathOutcomeDROP_BLACKHOLE, "DROP_BLACKHOLE",
 			"A route of the node says blackhole, unreachable or prohibit.",
@@ -163,6 +164,10 @@ func noTranslation() []Outcome {
 			"Give the device an address of the family, or switch the family's masquerade off."},
 		{bpf.DatapathOutcomeDROP_MAP_FULL, "DROP_MAP_FULL", "There was no room for the flow's row.",
 			"Raise myelin.mapGrowthRatio, or bpf.ctTcpMax and bpf.ctAnyMax where these are set: myelin map list."},
+		{bpf.DatapathOutcomeDROP_ENTRY_COPIED, "DROP_ENTRY_COPIED",
+			"A TCP segment of a flow that began while conntrack or NAT entries were copied to larger tables, and " +
+				"whose entry is not there yet.",
+			"Usual for some milliseconds when tables grow: the segment is sent again."},
 	}
 }
 

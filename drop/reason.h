@@ -76,6 +76,7 @@ enum outcome {
 	DROP_PROXY_DOWN,       /* the flow must pass through the proxy, which does not run */
 	DROP_NOT_ENCRYPTED,    /* would leave in plain text, or came so, and strict encryption is on */
 	DROP_BANDWIDTH,        /* would wait for longer than the limit of a pod's bandwidth allows */
+	DROP_ENTRY_COPIED,     /* a TCP segment whose entry is being copied to a table of another size */
 	OUTCOMES,
 };
 

@@ -20,6 +20,7 @@ import (
 
 	"myelin/cluster"
 	"myelin/encryption/options"
+	"myelin/internal/durable"
 	"myelin/internal/table"
 	"myelin/route"
 )
@@ -58,6 +59,7 @@ type Encryption struct {
 	kernel  *route.Kernel
 	control *either
 	keys    *keyring               // nil without encryption
+	detours *durable.Map[string]   // devices of params.Detours by node; nil without encryption
 	ready   func(statedb.WriteTxn) // called once, when the peers are derived from initialized sources
 }
 
@@ -77,6 +79,9 @@ func open(p Params) (*Encryption, error) {
 	}
 	if p.Options.Enabled {
 		if e.keys, err = openKeyring(p.RunDir); err != nil {
+			return nil, err
+		}
+		if err := e.openDetours(); err != nil {
 			return nil, err
 		}
 	}
@@ -138,7 +143,7 @@ func (e *Encryption) runDevice(ctx context.Context, _ cell.Health) error {
 		w.Add(changed...)
 		known := !e.params.Options.Enabled ||
 			w.Initialized(e.params.DB.ReadTxn(), e.params.Nodes) && e.keys.looked()
-		for _, name := range names() {
+		for _, name := range DeviceNames() {
 			if name == RotationDevice && !known {
 				continue // a rotation that the agent was restarted in goes on
 			}
@@ -184,6 +189,8 @@ func (e *Encryption) fits(txn statedb.ReadTxn, row *Device) bool {
 
 // runPeers follows nodes, pods outside of podCIDRs, and the device.
 func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
+	had := map[int]bool{} // programs, by index of the device: sessions stay if they are attached anew
+	greeted := ""         // the device whose first peers are known
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		txn := e.params.DB.ReadTxn()
 		nodes, nodesChanged := e.params.Nodes.AllWatch(txn)
@@ -199,11 +206,18 @@ func (e *Encryption) runPeers(ctx context.Context, _ cell.Health) error {
 		with, all := usable(devices, func(index int) bool {
 			attached, changed := e.params.Attached(index)
 			w.Add(changed)
-			return attached
+			had[index] = had[index] || attached
+			return had[index]
 		})
 		var peers []*Peer
 		for _, device := range with {
-			in.device = device
+			in.device, in.greet = device, false
+			if of := device.of(); device.lostSessions(k.current) && greeted != of {
+				in.greet = true
+				if complete {
+					greeted = of
+				}
+			}
 			peers = append(peers, derivePeers(in)...)
 		}
 		return e.writePeers(peers, complete && all)

@@ -25,7 +25,7 @@ type allowed struct {
 
 // refresh reads the device that has a peer, unless that was done a moment ago.
 func (a *allowed) refresh(c control, p *Peer) error {
-	of := strconv.Itoa(p.Device) + " " + p.Instance
+	of := instanceOf(p.Device, p.Instance)
 	if a.of == of && time.Since(a.at) < readAgain {
 		return nil
 	}
@@ -41,6 +41,9 @@ func (a *allowed) refresh(c control, p *Peer) error {
 	return nil
 }
 
+// instanceOf names a device until it is made anew.
+func instanceOf(index int, process string) string { return strconv.Itoa(index) + " " + process }
+
 // set notes that a peer has got allowed IPs, which another one loses by that.
 func (a *allowed) set(key wgtypes.Key, list []net.IPNet) {
 	for _, ip := range list {
@@ -55,6 +58,9 @@ func (a *allowed) set(key wgtypes.Key, list []net.IPNet) {
 		a.list[key][p] = true
 	}
 }
+
+// has reports whether a peer has allowed IPs.
+func (a *allowed) has(key wgtypes.Key) bool { return len(a.list[key]) > 0 }
 
 // remove notes that a peer was removed.
 func (a *allowed) remove(key wgtypes.Key) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -22,8 +23,8 @@ const DeviceName = "myelin_wg0"
 // RotationDevice is the name of the one that is there beside it while a node rotates its key.
 const RotationDevice = "myelin_wg1"
 
-// names are those of all devices.
-func names() []string { return []string{DeviceName, RotationDevice} }
+// DeviceNames are those of all devices.
+func DeviceNames() []string { return []string{DeviceName, RotationDevice} }
 
 // The UDP ports of the devices on every node; the first is Cilium's.
 const (
@@ -52,9 +53,11 @@ type Device struct {
 	Problem   string `json:"problem,omitempty"` // why it can't be made at all
 	Index     int    `json:"index,omitempty"`   // of the device, as found
 	// Instance is the process that is the device, empty if the kernel is: another one starts without a key and peers.
-	Instance string            `json:"instance,omitempty"`
-	Note     string            `json:"note,omitempty"` // what was done last, and why
-	Status   reconciler.Status `json:"status"`
+	Instance string `json:"instance,omitempty"`
+	// Made is when the device was made, or its process started: without sessions. Zero: it was adopted.
+	Made   time.Time         `json:"made,omitzero"`
+	Note   string            `json:"note,omitempty"` // what was done last, and why
+	Status reconciler.Status `json:"status"`
 }
 
 // Equal reports whether two rows want the same; what was found does not count.
@@ -63,10 +66,15 @@ func (d *Device) Equal(o *Device) bool {
 		d.PublicKey == o.PublicKey && d.Problem == o.Problem
 }
 
+// of names the device until it is made anew.
+func (d *Device) of() string { return instanceOf(d.Index, d.Instance) }
+
 func (d *Device) status() *reconciler.Status { return &d.Status }
 
 // found takes what was found by the row before.
-func (d *Device) found(o *Device) { d.Note, d.Index, d.Instance = o.Note, o.Index, o.Instance }
+func (d *Device) found(o *Device) {
+	d.Note, d.Index, d.Instance, d.Made = o.Note, o.Index, o.Instance, o.Made
+}
 
 // TableHeader names the columns of TableRow.
 func (*Device) TableHeader() []string {
@@ -129,7 +137,9 @@ func (o *deviceOps) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Rev
 		return fmt.Errorf("set up WireGuard device %s: %w", d.Name, err)
 	}
 	d.Index = link.Attrs().Index
-	d.Instance, _ = o.processes.instance(d.Name)
+	if about, _, ok := o.processes.of(d.Name); ok {
+		d.Instance, d.Made = about.Instance(), about.Started
+	}
 	return nil
 }
 
@@ -149,7 +159,7 @@ const tunType = "tuntap"
 
 // Remove removes the devices that an agent made, and returns their names.
 func Remove(k *route.Kernel) (removed []string, err error) {
-	for _, name := range names() {
+	for _, name := range DeviceNames() {
 		was, err := remove(k, name)
 		if was {
 			removed = append(removed, name)
@@ -200,7 +210,7 @@ func (o *deviceOps) device(ctx context.Context, d *Device) (netlink.Link, error)
 		}
 		return nil, err
 	}
-	d.Note = "made"
+	d.Note, d.Made = "made", time.Now()
 	return o.made(d)
 }
 

@@ -112,7 +112,7 @@ func (f *Feature) stop() error {
 }
 
 func (f *Feature) settings(s *bpf.Settings) {
-	setDatapath(&f.Config.Encryption, s)
+	setDatapath(f.Config, s)
 }
 
 func (f *Feature) counts(txn statedb.ReadTxn) []feature.TableCount {

@@ -17,6 +17,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"myelin/cluster"
+	"myelin/encryption/options"
 )
 
 // Peer is another node as a WireGuard device knows it. Its primary key is the device and the public key: a node with
@@ -32,12 +33,14 @@ type Peer struct {
 	// Device is the index of the device that has the peer: another device starts without peers.
 	Device int `json:"device"`
 	// Instance is the process that is the device.
-	Instance string            `json:"instance,omitempty"`
-	Problem  string            `json:"problem,omitempty"`
-	Status   reconciler.Status `json:"status"`
+	Instance string `json:"instance,omitempty"`
+	// Greet has it get a packet at once when it is added to the device.
+	Greet   bool              `json:"greet,omitempty"`
+	Problem string            `json:"problem,omitempty"`
+	Status  reconciler.Status `json:"status"`
 }
 
-// Equal reports whether two rows want the same.
+// Equal reports whether two rows want the same. Greet is for the first of them.
 func (p *Peer) Equal(o *Peer) bool {
 	return p.On == o.On && p.PublicKey == o.PublicKey && p.Node == o.Node && p.Endpoint == o.Endpoint &&
 		slices.Equal(p.AllowedIPs, o.AllowedIPs) && p.Keepalive == o.Keepalive && p.Device == o.Device &&
@@ -82,25 +85,27 @@ type peerInput struct {
 	device    *Device
 	ipv6      bool // nodes send to each other's IPv6 addresses
 	keepalive time.Duration
+	greet     bool // peers, as they may have sessions with a device that was there before
 	nodes     []*cluster.Node
 	outside   map[string][]netip.Prefix // pods in no podCIDR of their Node, by node
 }
 
 // usable are the devices that are given peers, and whether these are all that are to be there: while one is not known,
-// its peers would be taken for those of nodes that left. RotationDevice gets peers when programs are attached to it, as
-// without peers it has no sessions.
+// its peers would be taken for those of nodes that left. A device gets peers when programs are attached to it: without
+// peers it has no sessions, and what it decrypts before would reach the kernel's network stack, which forwards it and
+// answers with errors in plain text.
 func usable(devices iter.Seq2[*Device, statedb.Revision], attached func(index int) bool) (with []*Device, all bool) {
 	known := 0
 	for d := range devices {
 		switch {
 		case !d.Wanted:
 			known++
-		case d.Index != 0 && (d.Name != RotationDevice || attached(d.Index)):
+		case d.Index != 0 && attached(d.Index):
 			known++
 			with = append(with, d)
 		}
 	}
-	return with, known == len(names())
+	return with, known == len(DeviceNames())
 }
 
 // derivePeers is a pure function: one peer of the device for each other node that has published a key. The second
@@ -123,7 +128,7 @@ func derivePeers(in peerInput) (peers []*Peer) {
 		first[key] = n.Name
 		p := &Peer{
 			On: in.device.Name, PublicKey: key, Node: n.Name, Keepalive: in.keepalive, Device: in.device.Index,
-			Instance: in.device.Instance, Status: reconciler.StatusPending(),
+			Instance: in.device.Instance, Greet: in.greet, Status: reconciler.StatusPending(),
 		}
 		if rotates {
 			p.Keepalive = in.rotationKeepalive(n)
@@ -169,6 +174,14 @@ func endpointOf(n *cluster.Node, ipv6 bool) netip.Addr {
 	return second
 }
 
+// lostSessions reports whether other nodes may have sessions with this one that its device does not have: after a
+// reboot, or when a process has ended, if the key is older than the device. Nodes notice that only 15 seconds after
+// they have sent something that is not answered.
+func (d *Device) lostSessions(k nodeKey) bool {
+	const learned = time.Second // the least that it takes until others know a key
+	return d.Name == DeviceName && d.PublicKey == k.public && d.Made.Sub(k.since) > learned
+}
+
 // peerOps makes the device's peers equal to the rows.
 type peerOps struct {
 	control control
@@ -201,14 +214,34 @@ func (o *peerOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 		err = o.allowed[p.On].refresh(o.control, p)
 	}
 	if err == nil {
+		greets := p.Greet && p.Keepalive == 0 && !o.allowed[p.On].has(c.PublicKey)
 		o.allowed[p.On].reduce(&c)
-		err = o.control.ConfigureDevice(p.On, wgtypes.Config{Peers: []wgtypes.PeerConfig{c}})
+		err = o.add(p.On, c, greets)
 	}
 	if err != nil {
 		o.allowed[p.On].forget()
 		return fmt.Errorf("set peer %s: %w", p.Node, err)
 	}
 	o.allowed[p.On].set(c.PublicKey, c.AllowedIPs)
+	return nil
+}
+
+// add adds or changes a peer. WireGuard sends a packet, and so begins a handshake, when a peer that had no keepalive
+// gets one: greets has it do so once.
+func (o *peerOps) add(device string, c wgtypes.PeerConfig, greets bool) error {
+	changes := []wgtypes.PeerConfig{c}
+	if greets {
+		some, none := options.MaxKeepalive, time.Duration(0)
+		changes[0].PersistentKeepaliveInterval = &some
+		changes = append(changes, wgtypes.PeerConfig{PublicKey: c.PublicKey, UpdateOnly: true,
+			PersistentKeepaliveInterval: &none})
+	}
+	for _, change := range changes {
+		err := o.control.ConfigureDevice(device, wgtypes.Config{Peers: []wgtypes.PeerConfig{change}})
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -248,7 +281,7 @@ func (o *peerOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Pe
 		wanted[p.On+" "+p.PublicKey] = true
 	}
 	var errs []error
-	for _, name := range names() {
+	for _, name := range DeviceNames() {
 		d, err := o.control.Device(name)
 		if missing(err) {
 			continue

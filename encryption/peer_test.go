@@ -41,7 +41,7 @@ func testInput() peerInput {
 	}
 }
 
-// TestUsable: peers are complete when each device that is to be there is known, and the second one has programs.
+// TestUsable: peers are complete when each device that is to be there is known, and has programs.
 func TestUsable(t *testing.T) {
 	first := Device{Name: DeviceName, Wanted: true, Index: 7}
 	second := Device{Name: RotationDevice, Wanted: true, Index: 8}
@@ -56,8 +56,8 @@ func TestUsable(t *testing.T) {
 		"no rows":        {},
 		"first only":     {[]Device{first}, true, 1, false},
 		"being made":     {[]Device{made, gone}, true, 0, false},
-		"no rotation":    {[]Device{first, gone}, false, 1, true},
-		"no programs":    {[]Device{first, second}, false, 1, false},
+		"no rotation":    {[]Device{first, gone}, true, 1, true},
+		"no programs":    {[]Device{first, second}, false, 0, false},
 		"a rotation":     {[]Device{first, second}, true, 2, true},
 		"not encryption": {[]Device{{Name: DeviceName}, gone}, true, 0, true},
 	} {

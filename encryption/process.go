@@ -3,17 +3,18 @@ package encryption
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"myelin/agent/feature"
 	"myelin/encryption/userspace"
-	"myelin/internal/daemon"
 )
 
 // queueLength is how many packets or segments wait for a process: for some ten milliseconds of streams, in which it may
@@ -25,18 +26,21 @@ const queueLength = 2000
 type processes struct {
 	runDir    string
 	logFormat string
+	supervise bool // this agent starts them; else userspace.Supervise does
 	log       *slog.Logger
 	client    userspace.Client
 	closed    chan struct{} // by close
 
-	mu      sync.Mutex
-	running map[string]userspace.About // by device
-	changed chan struct{}              // closed when running changes
+	mu       sync.Mutex
+	running  map[string]userspace.About // by device
+	changed  chan struct{}              // closed when running changes, or a supervisor is there that was not
+	awaiting bool                       // the supervisor
 }
 
 func newProcesses(p Params) *processes {
 	return &processes{
-		runDir: p.RunDir, logFormat: p.LogFormat, log: p.Log, client: userspace.Client{RunDir: p.RunDir},
+		runDir: p.RunDir, logFormat: p.LogFormat, supervise: p.Options.Supervise, log: p.Log,
+		client: userspace.Client{RunDir: p.RunDir},
 		closed: make(chan struct{}), running: map[string]userspace.About{}, changed: make(chan struct{}),
 	}
 }
@@ -61,13 +65,63 @@ func (p *processes) ensure(ctx context.Context, device string, mtu int) error {
 	if !missing(err) {
 		return err
 	}
-	child, err := daemon.Start("the process of "+device, func() {}, "wireguard", "--run-dir", p.runDir, "--device",
-		device, "--mtu", strconv.Itoa(mtu), "--log-format", p.logFormat)
+	if !p.supervise {
+		return p.request(device, mtu)
+	}
+	child, err := userspace.Start(p.runDir, device, mtu, p.logFormat)
 	if err != nil {
 		return err
 	}
 	p.log.Info("WireGuard was started in a process", "device", device, "pid", child.PID)
 	return child.Await(ctx, func() bool { return p.find(device) == nil })
+}
+
+// request has the supervisor start the process of a device.
+func (p *processes) request(device string, mtu int) error {
+	err := p.client.Start(device, mtu)
+	switch {
+	case missing(err):
+		p.await()
+		return errors.New("with myelin.wireguard.supervise: false the agent starts none, and no supervisor answers: " +
+			"see the pods of DaemonSet myelin-wireguard (encryption.wireguard.userspaceFallback: true), or start " +
+			"`myelin wireguard supervise`")
+	case err != nil:
+		return err
+	}
+	p.log.Info("WireGuard was started in a process of the supervisor", "device", device)
+	return p.find(device)
+}
+
+// superviseTime is between two looks for a supervisor that is missing: retries of a row may be half a minute apart.
+const superviseTime = time.Second
+
+// await has devices looked at again when there is a supervisor.
+func (p *processes) await() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.awaiting {
+		return
+	}
+	p.awaiting = true
+	go func() {
+		for !p.client.Supervised() {
+			select {
+			case <-p.closed:
+				return
+			case <-time.After(superviseTime):
+			}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.awaiting = false
+		p.wake()
+	}()
+}
+
+// wake says that something has changed; the caller holds mu.
+func (p *processes) wake() {
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // find looks for the process of a device, and watches it. The error wraps fs.ErrNotExist if there is none.
@@ -92,8 +146,7 @@ func (p *processes) set(device string, about *userspace.About) {
 	} else {
 		p.running[device] = *about
 	}
-	close(p.changed)
-	p.changed = make(chan struct{})
+	p.wake()
 }
 
 // instance tells apart what a device consists of: a process, or, empty, the kernel.
@@ -163,16 +216,16 @@ func (o *deviceOps) userspace(ctx context.Context, d *Device, have netlink.Link)
 
 // inProcess tells that a process is the device, and what that costs.
 func (f *Feature) inProcess(s *feature.Status, about userspace.About) {
-	where := "process " + strconv.Itoa(about.PID)
+	where, end := "process "+strconv.Itoa(about.PID), "end it"
 	if about.PID == 0 {
-		where = "a process in another container"
+		where, end = "a process in another container", "delete its pod (DaemonSet myelin-wireguard)"
 	}
 	s.Why = "in " + where + ", device " + DeviceName
 	s.Cost += fmt.Sprintf(", two copies to and from the process, and its memory, up to %d MB",
 		userspace.MemoryLimit>>20)
 	s.FallBack("the kernel has no WireGuard: " + where + " encrypts, with a part of the throughput")
 	if about.Version != f.Version {
-		s.FallBack(where + " is of version " + about.Version + ": end it, and the agent starts one of its own " +
-			"version; packets are lost until it has made new sessions")
+		s.FallBack(where + " is of version " + about.Version + ": " + end + ", and one of the new version is " +
+			"started; packets are lost until it has made new sessions")
 	}
 }

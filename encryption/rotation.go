@@ -25,9 +25,9 @@ const (
 	// peersTime is how long a device is given to get all its peers. Of nodes with the same key one is none.
 	peersTime = 5 * time.Second
 	// quietTime is how long a device must have carried no packets before its key is changed or it is removed, and
-	// maxQuiet how long it is waited for.
+	// maxQuiet how long it is waited for: a node goes on by the device while its agent does not run.
 	quietTime = time.Second
-	maxQuiet  = 15 * time.Second
+	maxQuiet  = 3 * time.Minute
 	// keepalivesSize is what WireGuard's keepalives may be in steerTime, in bytes: three of 32, no packet with data.
 	keepalivesSize = 96
 )
@@ -120,11 +120,14 @@ type rotor struct {
 func (e *Encryption) runRotation(ctx context.Context, _ cell.Health) error {
 	var r rotor
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
+		if !w.Initialized(e.params.DB.ReadTxn(), e.params.Nodes) {
+			return nil // another node may rotate its key
+		}
 		_, rotates, changed := e.rotation()
 		w.Add(changed...)
 		w.After(rotateLook)
 		err := e.begin(rotates)
-		if rotates && err == nil {
+		if _, rotates, _ = e.rotation(); rotates && err == nil {
 			w.After(steerTime)
 			err = e.steer(&r)
 		}
@@ -276,17 +279,6 @@ func (r *rotor) whenQuiet(peers map[string]*wgtypes.Peer, do func() error) error
 	}
 	r.quiet, r.since, r.carried = time.Time{}, time.Time{}, nil
 	return do()
-}
-
-func (e *Encryption) writeDetours(list []*cluster.Detour) error {
-	txn := e.params.DB.WriteTxn(e.params.Detours)
-	defer txn.Abort()
-	all := e.params.Detours.All(txn)
-	if _, err := table.Replace(txn, e.params.Detours, all, list, (*cluster.Detour).Equal); err != nil {
-		return fmt.Errorf("write detours: %w", err)
-	}
-	txn.Commit()
-	return nil
 }
 
 // rotates says which nodes rotate their keys, empty if none does.

@@ -1,11 +1,13 @@
 package encryption
 
 import (
+	"golang.org/x/sys/unix"
+
 	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/cluster"
+	"myelin/config"
 	"myelin/encryption/ipsec"
-	"myelin/encryption/options"
 	"myelin/route"
 )
 
@@ -20,8 +22,9 @@ func DeviceOf(by string) string {
 // byIPsec is the feature with IPsec in the place of WireGuard.
 func (f *Feature) byIPsec() *feature.Feature {
 	i := &ipsec.Feature{
-		Node: f.Node, Routes: f.Routes, Publish: f.PublishIPsec, Obstacle: f.Obstacle, Before: removeWireGuard,
-		Settings: func(s *bpf.Settings) { setDatapath(&f.Config.Encryption, s) },
+		Node: f.Node, Routes: f.Routes, Attached: f.Attached, Publish: f.PublishIPsec, Obstacle: f.Obstacle,
+		Before:   removeWireGuard,
+		Settings: func(s *bpf.Settings) { setDatapath(f.Config, s) },
 	}
 	parts := i.Feature()
 	parts.Checks, parts.Commands, parts.Rights = checks(), commands(), rights()
@@ -29,11 +32,19 @@ func (f *Feature) byIPsec() *feature.Feature {
 }
 
 // setDatapath sets the constants that all types of encryption have.
-func setDatapath(o *options.Options, s *bpf.Settings) {
+func setDatapath(c *config.Config, s *bpf.Settings) {
+	o := &c.Encryption
 	if !o.Enabled {
 		return
 	}
 	s.Encryption = 1
+	s.OuterProto, s.OuterPort = unix.IPPROTO_UDP, port
+	if o.UsesIPsec() {
+		s.OuterProto, s.OuterPort = unix.IPPROTO_ESP, 0
+	}
+	if c.TunnelIPv6() {
+		s.Outer6 = 1
+	}
 	if len(o.Strict()) > 0 {
 		s.StrictEgress = 1
 	}

@@ -54,7 +54,9 @@ func (k *Kernel) row(e *Endpoint) bpf.DatapathEndpoint {
 	}
 }
 
-// Update implements reconciler.Operations: rows first, so that the first packet through the programs is already known.
+// Update implements reconciler.Operations. The row of the link comes first, so that the programs know the pod's first
+// packet, and those of its addresses come last, so that nothing reaches a pod without programs on its link: what it
+// would answer would pass by them, through the kernel's stack, without policies and in plain text.
 func (k *Kernel) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *Endpoint) error {
 	if e.Deleting() {
 		return k.forget(e)
@@ -68,16 +70,21 @@ func (k *Kernel) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision
 		return err
 	}
 	row := k.row(e)
-	changed, err := k.write(e, row)
+	linked, err := k.writeLink(e, row)
 	if err != nil {
 		return err
 	}
-	if changed {
-		if err := k.Epochs.Begin(e.ID); err != nil {
-			return err
-		}
+	if err := k.attach(e); err != nil {
+		return err
 	}
-	return k.attach(e)
+	addressed, err := k.writeAddresses(e, row)
+	if err != nil {
+		return err
+	}
+	if linked || addressed {
+		return k.Epochs.Begin(e.ID)
+	}
+	return nil
 }
 
 // attach hangs the programs on the link: at first in the way that takes no time, so that no ADD and no start of the
@@ -115,34 +122,37 @@ func (k *Kernel) attach(e *Endpoint) error {
 	return nil
 }
 
-// write puts the rows and reports whether any of them is new or different.
-func (k *Kernel) write(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err error) {
-	for _, a := range e.Addresses() {
-		var old bpf.DatapathEndpoint
-		if k.Datapath.Endpoints.Lookup(bpf.Addr(a), &old) == nil && old == row {
-			if err := k.Datapath.MarkOwn(a); err != nil { // the row may be older than the filter
-				return changed, err
-			}
-			continue
-		}
-		changed = true
-		if err := k.Datapath.MarkOwn(a); err != nil {
-			return changed, err
-		}
-		if err := k.Datapath.Endpoints.Put(bpf.Addr(a), row); err != nil {
-			return changed, fmt.Errorf("write endpoint row of %s: %w", a, err)
-		}
-	}
+// writeLink puts the row by which packets from the pod are known, and reports whether it is new or different.
+func (k *Kernel) writeLink(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err error) {
 	link := bpf.DatapathPodLink{Addr4: bpf.Addr(e.IPv4), Addr6: bpf.Addr(e.IPv6), NetnsCookie: e.NetnsCookie,
 		Endpoint: row}
 	var old bpf.DatapathPodLink
 	if k.Datapath.PodLinks.Lookup(uint32(e.LinkIndex), &old) == nil && old == link {
-		return changed, nil
+		return false, nil
 	}
 	if err := k.Datapath.PodLinks.Put(uint32(e.LinkIndex), link); err != nil {
-		return true, fmt.Errorf("write link row of %s: %w", e.LinkName, err)
+		return false, fmt.Errorf("write link row of %s: %w", e.LinkName, err)
 	}
 	return true, nil
+}
+
+// writeAddresses puts the rows by which the pod is reached, and reports whether any of them is new or different.
+func (k *Kernel) writeAddresses(e *Endpoint, row bpf.DatapathEndpoint) (changed bool, err error) {
+	for _, a := range e.Addresses() {
+		var old bpf.DatapathEndpoint
+		same := k.Datapath.Endpoints.Lookup(bpf.Addr(a), &old) == nil && old == row
+		if err := k.Datapath.MarkOwn(a); err != nil { // also of the same row, which may be older than the filter
+			return changed, err
+		}
+		if same {
+			continue
+		}
+		changed = true
+		if err := k.Datapath.Endpoints.Put(bpf.Addr(a), row); err != nil {
+			return changed, fmt.Errorf("write endpoint row of %s: %w", a, err)
+		}
+	}
+	return changed, nil
 }
 
 // Delete implements reconciler.Operations: the link is gone by now.

@@ -38,13 +38,13 @@ INLINE void netkit_mark(struct __sk_buff *skb, __u64 mark)
 /* Whether from_pod has processed the packet already. Removes all marks. */
 INLINE bool netkit_passed(struct __sk_buff *skb)
 {
-	__u64 mark;
+	bool passed;
 
 	if (!config.netkit)
 		return false;
-	mark = (__u64)skb->cb[2] << 32 | skb->cb[1];
+	passed = skb->ingress_ifindex && ((__u64)skb->cb[2] << 32 | skb->cb[1]) == config.netkit_mark;
 	netkit_mark(skb, 0);
-	return !netkit_transmits(skb) && mark == config.netkit_mark;
+	return passed;
 }
 
 /* Whether from_pod has sent the packet here. Removes the mark. */

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,6 +167,34 @@ func besideFilters(t *testing.T, link netlink.Link, k *Kernel, update func()) {
 	}
 	for _, priority := range []uint16{100, 200} {
 		must(t, netlink.FilterDel(filterOf(link, "", priority, k.Datapath.FromPod.FD())))
+	}
+}
+
+// TestReachableLast: a pod whose link can't get programs has no row that leads to it. What it answered would pass by
+// them.
+func TestReachableLast(t *testing.T) {
+	_, k, e, _ := podLink(t)
+	e.IPv4, e.IPv6 = netip.MustParseAddr("10.0.1.7"), netip.MustParseAddr("fd00:10:0:1::7")
+	rows := func() (n int) {
+		for _, a := range e.Addresses() {
+			var row bpf.DatapathEndpoint
+			if k.Datapath.Endpoints.Lookup(bpf.Addr(a), &row) == nil {
+				n++
+			}
+		}
+		return n
+	}
+	lost := *e
+	lost.LinkIndex = 1 << 20
+	if err := k.Update(context.Background(), nil, 0, &lost); err == nil {
+		t.Error("programs are attached to a link that does not exist")
+	}
+	if n := rows(); n != 0 {
+		t.Errorf("%d addresses lead to a link without programs", n)
+	}
+	must(t, k.Update(context.Background(), nil, 0, e))
+	if n := rows(); n != 2 {
+		t.Errorf("%d addresses lead to a link with programs, want 2", n)
 	}
 }
 

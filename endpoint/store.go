@@ -86,3 +86,10 @@ func HasNetkit(runDir string) (bool, error) {
 	all, _, err := storeIn(runDir).load()
 	return slices.ContainsFunc(all, func(e *Endpoint) bool { return e.Kind.IsNetkit() }), err
 }
+
+// Stored returns what an agent with this run directory has written of its endpoints, while none runs. Files that cannot
+// be read are left out.
+func Stored(runDir string) ([]*Endpoint, error) {
+	all, _, err := storeIn(runDir).load()
+	return all, err
+}

@@ -145,6 +145,7 @@ INLINE void cached_direction_set(struct cached_direction *w, const struct packet
 {
 	w->path = *path;
 	w->path.in_ifindex = pkt->ifindex;
+	w->path.fast = path_fast(path);
 	w->path.generation = epoch_generation() - 1;
 }
 

@@ -31,6 +31,12 @@ func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
 // Usage is how full the table is.
 func (c *Collector) Usage() (Usage, error) { return c.shares.Usage() }
 
+// Room is the part of Usage that may be asked for often.
+func (c *Collector) Room() (Usage, error) { return c.shares.Room() }
+
+// Lend is Shares.Lend of the table.
+func (c *Collector) Lend() error { return c.shares.Lend() }
+
 // Expired is how many rows were deleted since the start.
 func (c *Collector) Expired() uint64 { return c.expired.Load() }
 
@@ -44,7 +50,7 @@ func (c *Collector) expiry() *Expiry[Key, Row] {
 	var pending bpf.Pending // an answer may be known to a CPU alone, and makes the difference of hours
 	return &Expiry[Key, Row]{
 		Datapath: c.Datapath, Log: c.Log, Map: c.Datapath.Flows, Rows: "flows", Count: &c.expired, Shares: c.shares,
-		Slot: func(_ *Key, r *Row) uint16 { return r.Slot }, Yields: Clock.yields, Proven: Proven,
+		Slot: func(_ *Key, r *Row) uint16 { return r.Slot }, Evidence: evidence, Demand: Demand,
 		Before: func() (err error) {
 			pending, err = bpf.ReadPending(c.Datapath)
 			return err

@@ -12,16 +12,19 @@ import (
 	"golang.org/x/time/rate"
 
 	"myelin/bpf"
+	"myelin/internal/ticker"
 )
 
 // Bounds of the collection's work.
 const (
 	collectEvery = 10 * time.Second
-	collectLook  = 250 * time.Millisecond // between looks whether the table is filling up
-	collectPause = 10                     // times what a pass took, at least, between two of them
-	collectRate  = 65536                  // rows looked at a second, at most
-	collectStep  = 1024                   // rows between looks at the limit
+	collectPause = 10    // times what a pass took, at least, between two of them
+	collectRate  = 65536 // rows looked at a second, at most
+	collectStep  = 1024  // rows between looks at the limit
 )
+
+// LookInterval is how often it is checked whether a table is filling up.
+const LookInterval = 250 * time.Millisecond
 
 // Expiry deletes the rows of a map of flows that are over: every ten seconds it
 // looks at all of them, at no more than 65,536 a second.
@@ -43,11 +46,11 @@ type Expiry[K, V any] struct {
 	Shares *Shares
 	// Slot is the endpoint that an entry counts for, 0 for none.
 	Slot func(*K, *V) uint16
-	// Yields reports whether an entry makes room where the table is filling up:
-	// no packet proves that its flow goes on.
-	Yields func(Clock, *K, *V) bool
-	// Proven reports whether packets of both ends prove that they exist; with DSR, several packets of the client.
-	Proven func(*K, *V) bool
+	// Evidence is what an entry shows of its flow, which decides whether it makes room where the table is filling up,
+	// and the clock tick of the last packet.
+	Evidence func(*K, *V) (e Evidence, seen uint32)
+	// Demand is how many entries the table must have room for because of one, as the function Demand.
+	Demand func(Clock, *K, *V) int
 }
 
 // Run collects until ctx ends.
@@ -59,8 +62,7 @@ func (e *Expiry[K, V]) Run(ctx context.Context) error {
 	if e.Map.MaxEntries() <= 1 { // no feature needs rows
 		return nil
 	}
-	tick := time.NewTicker(collectLook)
-	defer tick.Stop()
+	tick := ticker.New()
 	for {
 		began := time.Now()
 		if err := e.Pass(ctx, settings.Hz); err != nil && ctx.Err() == nil {
@@ -70,9 +72,11 @@ func (e *Expiry[K, V]) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-tick.C:
+			case <-tick.Next(LookInterval):
 			}
-			if now := time.Now(); now.Sub(began) >= collectEvery || now.After(soonest) && e.Shares.wanted() {
+			now := time.Now()
+			due := e.Shares.due(now)
+			if now.Sub(began) >= collectEvery || now.After(soonest) && due {
 				break
 			}
 		}
@@ -94,16 +98,20 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 		return fmt.Errorf("collect %s: %w", e.Rows, err)
 	}
 	limit := rate.NewLimiter(collectRate, collectStep)
-	if e.Shares.wanted() {
+	if u, err := e.Shares.Room(); err == nil && e.Shares.wanted(u) {
 		limit.SetLimit(rate.Inf) // before others run out of room
 	}
 	seen := 0
 	var failed error
 	err = bpf.Each(e.Map, func(k *K, r *V) bool {
-		if e.over(clock, k, r) {
+		switch {
+		case e.Over(clock, k, r):
 			failed = e.remove(clock, k)
-		} else {
-			e.Shares.add(e.Slot(k, r), e.Proven(k, r))
+		case e.evicts(clock, k, r):
+			e.Shares.demand.evicted += e.Demand(clock, k, r)
+			failed = e.remove(clock, k)
+		default:
+			e.Shares.add(e.Slot(k, r), e.Demand(clock, k, r))
 		}
 		if seen++; seen%collectStep == 0 && failed == nil {
 			failed = limit.WaitN(ctx, collectStep)
@@ -119,21 +127,33 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 	return nil
 }
 
-// over reports whether an entry goes.
-func (e *Expiry[K, V]) over(clock Clock, k *K, r *V) bool {
-	return e.Over(clock, k, r) || e.Shares.yields(e.Slot(k, r)) && e.Yields(clock, k, r)
+// evicts reports whether an entry goes that is not over.
+func (e *Expiry[K, V]) evicts(clock Clock, k *K, r *V) bool {
+	evidence, seen := e.Evidence(k, r)
+	return evidence != Proven && clock.Idle(seen) > e.Shares.yieldAfter(e.Slot(k, r), evidence)
 }
 
-// remove looks once more, since a packet may have passed after the row was
-// read. One that passes between that look and the deletion begins a new row;
-// a translated flow gets the same port, which follows from its addresses.
+// remove looks once more, since a packet may have passed after the row was read, and puts the row back if it goes on.
+// One that passes between that and the deletion begins a new row; a translated flow gets the same port, which follows
+// from its addresses.
 func (e *Expiry[K, V]) remove(clock Clock, k *K) error {
 	var r V
-	err := e.Map.Lookup(k, &r)
-	if err == nil && !e.over(clock, k, &r) {
-		return nil
+	err := e.Map.LookupAndDelete(k, &r)
+	deleted := err == nil
+	if errors.Is(err, ebpf.ErrNotSupported) { // kernel 5.13 and before
+		err = e.Map.Lookup(k, &r)
 	}
-	if err == nil {
+	row := r // Over may complete it
+	switch goesOn := err == nil && !e.Over(clock, k, &r) && !e.evicts(clock, k, &r); {
+	case goesOn && deleted:
+		err = e.Map.Update(k, &row, ebpf.UpdateNoExist)
+		if errors.Is(err, ebpf.ErrKeyExist) {
+			err = nil
+		}
+		return err
+	case goesOn:
+		return nil
+	case err == nil && !deleted:
 		err = e.Map.Delete(k)
 	}
 	if errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -46,12 +46,17 @@ func lifetime(r *Row, protocol uint8) time.Duration {
 	if protocol == tcp && s == Replied && r.Side[origin(r)].TcpFlags&ACK == 0 {
 		s = Unreplied
 	}
-	const clean = bpf.DatapathFlowFlagFLOW_POD_FIN
-	if s == Closing && translated(r) && bpf.DatapathFlowFlag(r.Flags)&clean == 0 &&
-		(r.Side[0].TcpFlags|r.Side[1].TcpFlags)&RST == 0 {
+	if s == Closing && timeWait(r) {
 		return TimeWait
 	}
 	return s.Lifetime(protocol)
+}
+
+// timeWait reports whether the server of a closed flow may be in TIME-WAIT with a NAT port of the node: it was the
+// first to send FIN.
+func timeWait(r *Row) bool {
+	const clean = bpf.DatapathFlowFlagFLOW_POD_FIN
+	return translated(r) && bpf.DatapathFlowFlag(r.Flags)&clean == 0 && (r.Side[0].TcpFlags|r.Side[1].TcpFlags)&RST == 0
 }
 
 // TimeWait is the lifetime of an entry with a port of the node's whose server
@@ -112,14 +117,20 @@ func (c Clock) Age(tick uint64) time.Duration {
 // Expired reports whether the datapath takes the row for gone.
 func (c Clock) Expired(k *Key, r *Row) bool { return c.Idle(r.Seen) > lifetime(r, k.Proto) }
 
-// yields reports whether an entry makes room where the table is filling up: it
-// is closed, or nothing proves that both ends exist, and no packet came for a
-// second.
-func (c Clock) yields(k *Key, r *Row) bool { return c.Idle(r.Seen) > ShareYield && !Proven(k, r) }
+// evidence is what the packets of a flow have shown, and the tick of the last one.
+func evidence(k *Key, r *Row) (Evidence, uint32) {
+	switch {
+	case proven(k, r):
+		return Proven, r.Seen
+	case timeWait(r):
+		return Lingering, r.Seen
+	}
+	return Unproven, r.Seen
+}
 
-// Proven reports whether packets of both ends of a flow that is not closed
+// proven reports whether packets of both ends of a flow that is not closed
 // prove that they exist.
-func Proven(k *Key, r *Row) bool {
+func proven(k *Key, r *Row) bool {
 	return lifetime(r, k.Proto) >= time.Duration(bpf.DatapathFlowSecondsFLOW_TCP_SECONDS)*time.Second ||
 		k.Proto != tcp && stateOf(r) == Replied
 }

@@ -151,6 +151,35 @@ INLINE bool flow_syn(const struct packet *pkt)
 	return pkt->proto == IPPROTO_TCP && (pkt->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
+/* What a port of the node is used for. */
+enum port_kind {
+	PORT_MASQUERADE,
+	PORT_SERVICE,
+};
+
+/* Whether the port is in the kind's half of the pool of NAT ports. */
+INLINE bool port_in(__u32 kind, __u16 port)
+{
+	return kind == PORT_SERVICE ? port >= config.lb_port_min && port <= config.lb_port_max
+				    : port >= config.nat_port_min && port <= config.nat_port_max;
+}
+
+/*
+ * Clock tick until which entries are being copied from tables of another size, which the programs of before use; 0:
+ * none is. The tick bounds it, in case the agent dies.
+ */
+__u32 entries_copied_until;
+
+/*
+ * Whether the packet, which has no entry, may be of a flow whose entry is still to be copied. It is dropped, and sent
+ * again by TCP: without the entry, a reset would end its connection. Cost: per flow, a comparison.
+ */
+INLINE bool flow_awaits_entry(const struct packet *pkt)
+{
+	return unlikely(entries_copied_until) && pkt->proto == IPPROTO_TCP && !flow_syn(pkt) &&
+	       clock_before(clock_now(), entries_copied_until);
+}
+
 /* Records the verdict of the CPU's policy lookup in the entry, if policies are enforced on c->path. */
 INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 {

@@ -20,7 +20,7 @@ INLINE bool host_receives(struct __sk_buff *skb, const struct packet *pkt)
 
 	if (addr_is_multicast(&pkt->dst) || addr_is_martian(&pkt->dst))
 		return true;
-	rc = fib_lookup(skb, pkt, &f);
+	rc = fib_lookup(skb, pkt, &pkt->dst, &f);
 	return rc == BPF_FIB_LKUP_RET_NOT_FWDED || rc == BPF_FIB_LKUP_RET_FWD_DISABLED;
 }
 
@@ -75,12 +75,39 @@ APART enum next host_enforce(struct __sk_buff *skb, __u32 sends)
 	return track_begin(skb);
 }
 
+/* Whether the CPU's packet may be for a NAT port whose entry is still to be copied. Slow path, while tables grow. */
+APART int host_awaits_entry(struct __sk_buff *skb)
+{
+	struct cpu *c = cpu_this();
+	__u16 port;
+
+	if (!c || c->pkt.hook != HOOK_FROM_WIRE || l4_parse(skb, &c->pkt) || !flow_awaits_entry(&c->pkt))
+		return 0;
+	port = bpf_ntohs(c->pkt.dport);
+	return port_in(PORT_MASQUERADE, port) || port_in(PORT_SERVICE, port);
+}
+
 /* Passes a packet to the host if the host's policies allow it. */
 INLINE int host_pass(struct __sk_buff *skb, struct cpu *c)
 {
-	int outcome = config.host_policy && tracking ? host_enforce(skb, false) : 0;
+	int outcome;
 
+	if (unlikely(entries_copied_until) && host_awaits_entry(skb))
+		return drop(skb, c, DROP_ENTRY_COPIED);
+	outcome = config.host_policy && tracking ? host_enforce(skb, false) : 0;
 	return outcome ? refuse_flow(skb, c, outcome) : pass(skb, c);
+}
+
+/*
+ * Passes a wire's packet to the host; unknown: its destination is in no endpoint. If it came encrypted, the error is
+ * the datapath's, which is encrypted, too: the kernel's would quote in plain text to a node what that has sent. Slow
+ * path.
+ */
+INLINE int stack_pass(struct __sk_buff *skb, struct cpu *c, bool unknown)
+{
+	if (config.encryption && unknown && decide_encrypted_source(skb, c))
+		return icmp_refuse(skb, DROP_NO_ROUTE, 0);
+	return host_pass(skb, c);
 }
 
 #endif

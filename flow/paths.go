@@ -65,7 +65,8 @@ func namePath(names event.Names, k *bpf.DatapathCachedPath, fresh bool) *Path {
 	out := &Path{
 		Src: PartyOf(names, netip.AddrPortFrom(k.Src.Netip(), 0)), Dst: PartyOf(names,
 			netip.AddrPortFrom(k.Dst.Netip(), 0)),
-		In: link(names, p.InIfindex), Action: actionText(p.Action), Via: p.Via.Netip(), MTU: p.Mtu, Fresh: fresh,
+		In: link(names, p.InIfindex&^uint32(bpf.DatapathPathMarkPATH_MARKS)), Action: actionText(p.Action),
+		Via: p.Via.Netip(), MTU: p.Mtu, Fresh: fresh,
 	}
 	if p.Ifindex != 0 {
 		out.Out = link(names, p.Ifindex)

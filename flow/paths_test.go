@@ -29,7 +29,7 @@ func TestPaths(t *testing.T) {
 		rows[len(rows)-1] = bpf.DatapathCachedPath{
 			Src: bpf.Addr(addr(f, "pod")), Dst: bpf.Addr(addr(f, "world")), Snat: bpf.Addr(addr(f, "node")),
 			Path: bpf.DatapathPath{
-				Ifindex: 2, InIfindex: 3, Epoch: 5, Expires: 1000, SrcSlot: 2, Mtu: 1500,
+				Ifindex: 2, InIfindex: 3 | 0x40000000, Epoch: 5, Expires: 1000, SrcSlot: 2, Mtu: 1500,
 				Action: uint8(bpf.DatapathPathActionPATH_WIRE), Flags: uint8(bpf.DatapathPathFlagPATH_MASQUERADE),
 				Via: bpf.Addr(via),
 			},

@@ -19,9 +19,13 @@ enum share_bound {
 	SHARE_SLOTS = 4096, /* per kind, a power of 2; endpoints whose slots have the same remainder have one share */
 };
 
-/* Number of entries by kind and endpoint: the agent's last count, and those created since. Element 0 has the total. */
+/*
+ * Number of entries by kind and endpoint: the agent's last count, and those created since. Element 0 has the total.
+ * While the datapath is reloaded with a larger table, the count of an endpoint that is lent room may be below 0.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE); /* the agent reads all of it often */
 	__uint(max_entries, SHARE_KINDS * SHARE_SLOTS);
 	__type(key, __u32);
 	__type(value, __u32);
@@ -59,7 +63,7 @@ INLINE bool share_take(__u32 kind, __u32 slot, __u32 size)
 		own = share_at(kind, cell);
 		if (!own)
 			return true;
-		if (*own + *all >= size && shares_until && clock_before(clock_now(), shares_until))
+		if ((__s32)(*own + *all) >= (__s32)size && shares_until && clock_before(clock_now(), shares_until))
 			return false;
 		__sync_fetch_and_add(own, 1);
 	}

@@ -46,44 +46,9 @@ func TestUsageOfHighSlots(t *testing.T) {
 		if got, err := c.Usage(); err != nil || got != want {
 			t.Errorf("usage is %+v, %v, want %+v", got, err, want)
 		}
-	}
-}
-
-// TestProven: flows whose packets prove that both ends exist count as proven, and no others.
-func TestProven(t *testing.T) {
-	const hz, tcp, udp = 1000, 6, 17
-	const replied, closing = uint8(bpf.DatapathFlowFlagFLOW_REPLIED), uint8(bpf.DatapathFlowFlagFLOW_CLOSING)
-	d := bpftest.Load(t, bpf.Settings{Ipv4: 1, FlowAlways: 1, Hz: hz}, map[string]uint32{"flows": 1024})
-	clock, err := flow.ReadClock(hz)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, c := range []struct {
-		proto, flags, client uint8 // client: TCP flags of the side that began
-		want                 bool
-	}{
-		{tcp, 0, 0, false},       // SYN
-		{tcp, replied, 0, false}, // SYN-ACK to a forged source
-		{tcp, replied, flow.ACK, true},
-		{tcp, replied | closing, flow.ACK | flow.FIN, false},
-		{udp, 0, 0, false},
-		{udp, replied, 0, true},
-	} {
-		key, row := nat(packet.IPv4)
-		key.Port[0], key.Proto, row.Seen, row.Flags = bpf.Port(uint16(i+1)), c.proto, uint32(clock.Ticks), c.flags
-		row.Side[row.Origin&1].TcpFlags, row.Side[1-row.Origin&1].TcpFlags = c.client, flow.ACK
-		if got := flow.Proven(&key, &row); got != c.want {
-			t.Errorf("%+v: %v", c, got)
+		room := flow.Usage{Entries: want.Entries, Max: want.Max}
+		if got, err := c.Room(); err != nil || got != room {
+			t.Errorf("room is %+v, %v, want %+v", got, err, room)
 		}
-		if err := d.Flows.Put(key, row); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c := flow.NewCollector(d, slog.Default())
-	if err := c.Pass(context.Background(), hz); err != nil {
-		t.Fatal(err)
-	}
-	if u, err := c.Usage(); err != nil || u.Entries != 6 || u.Proven != 2 {
-		t.Errorf("usage is %+v, %v, want 2 proven of 6", u, err)
 	}
 }

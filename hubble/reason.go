@@ -40,6 +40,7 @@ func packetReasons() map[bpf.DatapathOutcome]flowpb.DropReason {
 		bpf.DatapathOutcomeDROP_FRAGMENT_OVERLAP:   flowpb.DropReason_INVALID_PACKET_DROPPED,
 		bpf.DatapathOutcomeDROP_SPOOFED_OWN:        flowpb.DropReason_INVALID_SOURCE_IP,
 		bpf.DatapathOutcomeDROP_BANDWIDTH:          flowpb.DropReason_REACHED_EDT_RATE_LIMITING_DROP_HORIZON,
+		bpf.DatapathOutcomeDROP_ENTRY_COPIED:       flowpb.DropReason_UNKNOWN_CONNECTION_TRACKING_STATE,
 		bpf.DatapathOutcomeDROP_NOT_ENCRYPTED:      flowpb.DropReason_UNENCRYPTED_TRAFFIC,
 		bpf.DatapathOutcomeDROP_TUNNEL_SOURCE:      flowpb.DropReason_UNKNOWN_SENDER,
 		bpf.DatapathOutcomeDROP_TUNNEL_PORT:        flowpb.DropReason_ENCAPSULATION_TRAFFIC_IS_PROHIBITED,

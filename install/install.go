@@ -271,6 +271,9 @@ type progress struct {
 	} `json:"metadata"`
 	Spec struct {
 		Replicas int `json:"replicas"`
+		Strategy struct {
+			Type string `json:"type"`
+		} `json:"updateStrategy"` // of DaemonSets
 	} `json:"spec"`
 	Status struct {
 		ObservedGeneration int64 `json:"observedGeneration"`
@@ -292,11 +295,12 @@ func (p progress) numbers() (ready, updated, wanted int) {
 	return p.Status.Ready, p.Status.Updated, p.Status.Desired
 }
 
-// done: a Deployment of more replicas than nodes can hold is never done, as for Kubernetes.
+// done: a Deployment of more replicas than nodes can hold is never done, as for Kubernetes. Pods of a DaemonSet that
+// are replaced only when users delete them may be of a version before.
 func (p progress) done() bool {
 	ready, updated, wanted := p.numbers()
 	return p.Status.ObservedGeneration >= p.Metadata.Generation && p.Metadata.Generation > 0 && ready >= wanted &&
-		updated >= wanted &&
+		(updated >= wanted || p.Spec.Strategy.Type == "OnDelete") &&
 		(p.Kind != "Deployment" || p.Status.Replicas <= wanted)
 }
 

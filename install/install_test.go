@@ -345,3 +345,25 @@ func TestImageOf(t *testing.T) {
 		}
 	}
 }
+
+// TestDone: what is waited for are ready pods of the newest version, but where users replace them themselves.
+func TestDone(t *testing.T) {
+	for _, row := range []struct {
+		text string
+		want bool
+	}{
+		{`{"updateStrategy":{"type":"RollingUpdate"}}`, false},
+		{`{"updateStrategy":{"type":"OnDelete"}}`, true},
+	} {
+		text := `{"kind":"DaemonSet","metadata":{"generation":2},"spec":` + row.text + `,"status":` +
+			`{"observedGeneration":2,"desiredNumberScheduled":3,"numberReady":3,"updatedNumberScheduled":1}}`
+		var p progress
+		if err := json.Unmarshal([]byte(text), &p); err != nil || p.done() != row.want {
+			t.Errorf("%s: %t, %v, want %t", row.text, p.done(), err, row.want)
+		}
+		p.Status.Ready = 2
+		if p.done() {
+			t.Errorf("%s: done before all are ready", row.text)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/internal/durable"
+	"myelin/internal/ticker"
 	"myelin/l7/config"
 	"myelin/l7/control"
 	"myelin/l7/device"
@@ -52,6 +53,8 @@ type Feature struct {
 	client *control.Client
 	names  *names
 	woken  chan struct{}
+	first  chan struct{} // closed when a policy needs the proxy for the first time
+	need   func()        // closes it
 
 	mu      sync.Mutex     // held while the proxy is configured
 	given   *config.Config // what policies want, without the contents of Secrets; nil: they have not said yet
@@ -67,7 +70,8 @@ type Feature struct {
 
 // New returns the feature of a node.
 func New(n *feature.Node, p Params) *Feature {
-	f := &Feature{Node: n, Params: p, woken: make(chan struct{}, 1)}
+	f := &Feature{Node: n, Params: p, woken: make(chan struct{}, 1), first: make(chan struct{})}
+	f.need = sync.OnceFunc(func() { close(f.first) })
 	f.names = &names{fetch: func(ctx context.Context) ([]dns.Row, error) { return f.client.Names(ctx) }, now: time.Now}
 	return f
 }
@@ -114,7 +118,9 @@ func (f *Feature) start(context.Context) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("read the proxy's configuration: %w", err)
 	}
-	f.wanted = data
+	if f.wanted = data; data != nil {
+		f.need()
+	}
 	f.Go("l7", f.watch)
 	f.Go("l7-records", f.follow)
 	f.Go("l7-secrets", f.followSecrets)
@@ -160,6 +166,7 @@ func (f *Feature) write(ctx context.Context) error {
 			return fmt.Errorf("write the proxy's configuration: %w", err)
 		}
 		f.wanted, f.applied = data, false
+		f.need()
 	}
 	return f.realise(ctx)
 }
@@ -225,18 +232,31 @@ func (f *Feature) wake() {
 
 // watch starts the proxy again when it ends.
 func (f *Feature) watch(ctx context.Context) error {
-	wait := time.Duration(0)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.woken:
-		case <-time.After(wait):
-		}
-		wait = watchTime
+	if !f.awaitNeed(ctx) {
+		return nil
+	}
+	tick := ticker.New()
+	for ctx.Err() == nil {
+		wait := watchTime
 		if f.check(ctx) != nil {
 			wait = retryTime
 		}
+		select {
+		case <-ctx.Done():
+		case <-f.woken:
+		case <-tick.Next(wait):
+		}
+	}
+	return nil
+}
+
+// awaitNeed returns when a policy needs the proxy, or false if the agent ends before.
+func (f *Feature) awaitNeed(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-f.first:
+		return true
 	}
 }
 

@@ -51,6 +51,9 @@ func (f *Feature) ensure(ctx context.Context) error {
 
 // follow reads the records of the proxy that runs. A proxy that ends is noticed here first.
 func (f *Feature) follow(ctx context.Context) error {
+	if !f.awaitNeed(ctx) {
+		return nil
+	}
 	next := uint64(1)
 	for ctx.Err() == nil {
 		r, err := f.client.Records(ctx, next)

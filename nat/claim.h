@@ -280,6 +280,8 @@ APART enum next nat_search(struct __sk_buff *skb)
 
 	if (!c)
 		return DROP_NAT_NO_PORT;
+	if (flow_awaits_entry(&c->pkt))
+		return DROP_ENTRY_COPIED;
 	s = port_search(c);
 	port = flow_syn(&c->pkt) ? nat_indexed(false) : 0; /* for others, nat_find has asked the index */
 	s->port = port;

@@ -21,12 +21,6 @@ enum port_rank {
 	PORT_USED,   /* never taken over */
 };
 
-/* What a port is used for. */
-enum port_kind {
-	PORT_MASQUERADE,
-	PORT_SERVICE,
-};
-
 /*
  * The state of a search, in the CPU's scratch, because the verifier would track each of its values in registers. Times
  * are in ticks.
@@ -72,13 +66,6 @@ INLINE __u16 port_candidate(const struct packet *pkt, __u32 attempt, __u32 min, 
 INLINE __u32 port_holder(const struct addr *client)
 {
 	return addr_hash(client) >> 32;
-}
-
-/* Whether the port is in the kind's half of the pool. */
-INLINE bool port_in(__u32 kind, __u16 port)
-{
-	return kind == PORT_SERVICE ? port >= config.lb_port_min && port <= config.lb_port_max
-				    : port >= config.nat_port_min && port <= config.nat_port_max;
 }
 
 /*

@@ -13,11 +13,13 @@
 #define AF_INET 2
 #define AF_INET6 10
 
-/* Set in pkt->ifindex once a packet is translated: received packets must not match the entry of the translated one. */
-#define PATH_REWRITTEN 0x80000000u
-
-/* The same for packets to other nodes that are not encrypted, because they keep a source that is not this node's. */
-#define PATH_PLAIN 0x40000000u
+/* Marks in the input device, pkt->ifindex, which keep the entries of different packets between two addresses apart. */
+enum path_mark {
+	PATH_OUTER = 0x20000000u,     /* the tunnel's packet as the network sees it, for the node itself */
+	PATH_PLAIN = 0x40000000u,     /* to another node, and not encrypted: its source is not this node's */
+	PATH_REWRITTEN = 0x80000000u, /* translated: received packets must not match its entry */
+	PATH_MARKS = PATH_OUTER | PATH_PLAIN | PATH_REWRITTEN,
+};
 
 /*
  * The forwarding cache. Per CPU, and therefore without locks and LRU lists; a lookup is an array access. Two-way set
@@ -193,7 +195,24 @@ INLINE void path_via_neighbour(struct path *p)
 		p->action = PATH_RESOLVE;
 }
 
-/* Stores c->path in the forwarding cache for packets like the CPU's. Slow path. */
+/* Whether the entry can be used for another decision, because it has none, or one that has expired. */
+INLINE bool path_is_free(const struct cached_path *p)
+{
+	return p->path.action == PATH_NONE || clock_before(p->path.expires, clock_now());
+}
+
+/* What the fast path does with packets that follow the decision. */
+INLINE __u8 path_fast(const struct path *p)
+{
+	bool fast = p->action == PATH_POD || p->action == PATH_WIRE || (config.tunnel && p->action == PATH_TUNNEL);
+
+	return fast && !p->limits ? p->action : PATH_NONE;
+}
+
+/*
+ * Stores c->path in the forwarding cache for packets like the CPU's: in the first entry of the set if it is free, since
+ * lookups start there. Slow path.
+ */
 INLINE void path_store(struct cpu *c, bool any)
 {
 	const struct packet *pkt = &c->pkt;
@@ -204,11 +223,17 @@ INLINE void path_store(struct cpu *c, bool any)
 	second = bpf_map_lookup_elem(&paths, &i);
 	if (!first || !second)
 		return;
-	if (path_matches(second, &pkt->src, &pkt->dst, pkt->ifindex, any) ||
-	    (!path_matches(first, &pkt->src, &pkt->dst, pkt->ifindex, any) &&
-	     (second->path.action == PATH_NONE || clock_before(second->path.expires, first->path.expires))))
-		first = second;
+	if (!path_matches(first, &pkt->src, &pkt->dst, pkt->ifindex, any)) {
+		bool found = path_matches(second, &pkt->src, &pkt->dst, pkt->ifindex, any);
+
+		if (found && path_is_free(first))
+			second->path.in_ifindex = 0; /* one entry only */
+		else if (found || (!path_is_free(first) &&
+				   (path_is_free(second) || clock_before(second->path.expires, first->path.expires))))
+			first = second;
+	}
 	c->path.in_ifindex = pkt->ifindex;
+	c->path.fast = c->path.flags ? PATH_NONE : path_fast(&c->path);
 	first->dst = pkt->dst;
 	first->src = pkt->src;
 	first->snat = c->snat;

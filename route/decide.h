@@ -186,31 +186,35 @@ INLINE enum next fib_outcome(long rc)
 	}
 }
 
-/* Looks up the kernel's route. struct bpf_fib_lookup has different fields for IPv4 and IPv6. Slow path. */
-INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, struct bpf_fib_lookup *f)
+/*
+ * Looks up the kernel's route for the packet to dst, of its family. struct bpf_fib_lookup has different fields for IPv4
+ * and IPv6. Slow path.
+ */
+INLINE long fib_lookup(struct __sk_buff *skb, const struct packet *pkt, const struct addr *dst,
+		       struct bpf_fib_lookup *f)
 {
-	f->ifindex = pkt->ifindex & ~(PATH_REWRITTEN | PATH_PLAIN);
+	f->ifindex = pkt->ifindex & ~PATH_MARKS;
 	f->l4_protocol = pkt->proto;
 	f->tot_len = 1; /* requests the route's MTU in mtu_result, since kernel 5.12; unchanged by older kernels */
 	if (pkt->family == 4) {
 		f->family = AF_INET;
 		f->ipv4_src = pkt->src.w[3];
-		f->ipv4_dst = pkt->dst.w[3];
+		f->ipv4_dst = dst->w[3];
 	} else {
 		f->family = AF_INET6;
 		__builtin_memcpy(f->ipv6_src, &pkt->src, 16);
-		__builtin_memcpy(f->ipv6_dst, &pkt->dst, 16);
+		__builtin_memcpy(f->ipv6_dst, dst, 16);
 	}
 	return bpf_fib_lookup(skb, f, sizeof(*f), 0);
 }
 
-/* Decides c->path by the kernel's routes. Returns NEXT_FORWARD or a drop reason. */
-INLINE enum next decide_wire(struct __sk_buff *skb, struct cpu *c)
+/* Decides c->path by the kernel's route to dst. Returns NEXT_FORWARD or a drop reason. */
+INLINE enum next decide_wire(struct __sk_buff *skb, struct cpu *c, const struct addr *dst)
 {
 	struct packet *pkt = &c->pkt;
 	struct path *p = &c->path;
 	struct bpf_fib_lookup f = {};
-	long rc = fib_lookup(skb, pkt, &f);
+	long rc = fib_lookup(skb, pkt, dst, &f);
 	int outcome = fib_outcome(rc);
 	struct wire *w;
 
@@ -291,8 +295,11 @@ INLINE void decide_encrypted(struct cpu *c, const struct prefix *prefix)
  */
 INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struct prefix *prefix)
 {
+	const struct addr *dst = &c->pkt.dst;
 	struct path *p = &c->path;
 
+	if (config.encryption && prefix && c->pkt.ifindex & PATH_PLAIN && !addr_is_zero(&prefix->via))
+		dst = &prefix->via; /* the kernel's route to pods leads into the device that encrypts */
 	if (config.encryption && prefix && !(c->pkt.ifindex & PATH_PLAIN)) {
 		if (prefix->encryption) {
 			decide_encrypted(c, prefix);
@@ -302,7 +309,7 @@ INLINE enum next decide_remote(struct __sk_buff *skb, struct cpu *c, const struc
 			return DROP_NOT_ENCRYPTED;
 	}
 	if (!config.tunnel || !prefix || !(prefix->flags & PREFIX_TUNNEL))
-		return decide_wire(skb, c);
+		return decide_wire(skb, c, dst);
 	p->action = PATH_TUNNEL;
 	p->via = prefix->via;
 	p->mtu = tunnel_mtu();

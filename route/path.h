@@ -9,16 +9,21 @@
 #include "cache.h"
 #include "neighbour/neighbour.h"
 
+/* Whether these bytes are the source MAC that the decision was made for. Cost: per packet. */
+INLINE bool path_mac_is(const struct path *p, const __u8 *mac)
+{
+	/* A plain pointer, so that the compiler loads aligned words. */
+	const __u8 *want = p->in_mac.b;
+
+	return *(const __u32 *)want == *(const __u32 *)mac && *(const __u16 *)(want + 4) == *(const __u16 *)(mac + 4);
+}
+
 /* Whether the packet has the source MAC that the decision was made for. Any other one is spoofed. Cost: per packet. */
 INLINE bool path_mac_matches(const struct __sk_buff *skb, const struct path *p)
 {
-	/* A plain pointer, so that the compiler loads aligned words. */
-	const __u8 *data = (void *)(long)skb->data, *want = p->in_mac.b;
+	const __u8 *data = (void *)(long)skb->data;
 
-	if (data + ETH_HLEN > (const __u8 *)(long)skb->data_end)
-		return false;
-	data += ETH_ALEN;
-	return *(const __u32 *)want == *(const __u32 *)data && *(const __u16 *)(want + 4) == *(const __u16 *)(data + 4);
+	return data + ETH_HLEN <= (const __u8 *)(long)skb->data_end && path_mac_is(p, data + ETH_ALEN);
 }
 
 INLINE int drop_spoofed(struct __sk_buff *skb, struct cpu *c, const struct path *p)
@@ -68,7 +73,7 @@ enum wire_mark {
 
 INLINE void wire_mark_set(struct __sk_buff *skb)
 {
-	if (config.host_policy || config.node_encryption)
+	if (config.wire_mark)
 		skb->cb[0] = WIRE_FORWARDED;
 }
 
@@ -111,6 +116,25 @@ INLINE int path_send_proxy(struct __sk_buff *skb, struct cpu *c, const struct pa
 }
 
 /*
+ * Counts the packet, and sends it into a pod, out of a wire, or through the tunnel, whose key is set, as action says.
+ * Returns a verdict. Cost: per packet.
+ */
+INLINE int path_leave(struct __sk_buff *skb, struct cpu *c, const struct path *p, __u8 action, __u32 hook)
+{
+	if (action == PATH_POD) {
+		count_at(c, hook, FORWARD_POD, skb->len);
+		return netkit_enter(skb, p->ifindex, hook, config.bandwidth && p->limits & LIMIT_DESTINATION);
+	}
+	if (action == PATH_TUNNEL) {
+		count_at(c, hook, FORWARD_TUNNEL, skb->len);
+		return bpf_redirect(config.tunnel_ifindex, 0);
+	}
+	count_at(c, hook, FORWARD_WIRE, skb->len);
+	wire_mark_set(skb);
+	return bpf_redirect(p->ifindex, 0);
+}
+
+/*
  * Sends the packet to its next hop. p must be c->path if the action is PATH_RESOLVE, which is never cached. hook is
  * c->pkt.hook, as a constant where possible, which makes counting cheaper. Returns a verdict. Cost: per packet.
  */
@@ -118,15 +142,13 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 {
 	switch (action) {
 	case PATH_POD:
-		count_at(c, hook, FORWARD_POD, skb->len);
 		trace(skb, c, FORWARD_POD);
-		return netkit_enter(skb, p->ifindex, hook, config.bandwidth && p->limits & LIMIT_DESTINATION);
+		return path_leave(skb, c, p, PATH_POD, hook);
 	case PATH_TUNNEL:
 		if (!tunnel_key_set(skb, &p->via))
 			return drop(skb, c, DROP_REWRITE);
-		count(skb, c, FORWARD_TUNNEL);
 		trace(skb, c, FORWARD_TUNNEL);
-		return bpf_redirect(config.tunnel_ifindex, 0);
+		return path_leave(skb, c, p, PATH_TUNNEL, hook);
 	case PATH_ENCRYPT:
 		count(skb, c, FORWARD_ENCRYPT);
 		trace(skb, c, FORWARD_ENCRYPT);
@@ -137,10 +159,8 @@ INLINE int path_send(struct __sk_buff *skb, struct cpu *c, const struct path *p,
 	case PATH_PROXY:
 		return path_send_proxy(skb, c, p, hook);
 	default:
-		count_at(c, hook, FORWARD_WIRE, skb->len);
 		trace(skb, c, FORWARD_WIRE);
-		wire_mark_set(skb);
-		return bpf_redirect(p->ifindex, 0);
+		return path_leave(skb, c, p, PATH_WIRE, hook);
 	}
 }
 

@@ -49,7 +49,8 @@ struct path {
 	struct mac smac;
 	struct mac in_mac __attribute__((aligned(4))); /* the source MAC that packets must have */
 	__u8 limits;      /* enum path_limit */
-	__u8 pad[3];
+	__u8 fast;        /* enum path_action: what the fast path does with packets; PATH_NONE: nothing */
+	__u8 pad[2];
 	__u16 limited;    /* LIMIT_SOURCE: the slot of the endpoint with the limit */
 	__u64 generation; /* epoch_generation at the last validation */
 	struct addr via;  /* PATH_TUNNEL: the node; PATH_RESOLVE: the next hop */

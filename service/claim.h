@@ -58,8 +58,19 @@ INLINE struct nat_entry *nat_entry_rival(struct cpu *c)
 }
 
 /*
+ * Whether the flow c->nat_key has an entry, although its packet's hook took it for new without a lookup. Cost: per flow
+ * that could not be inserted, one lookup.
+ */
+INLINE bool nat_entry_known(struct cpu *c)
+{
+	if (c->nat_unchecked && bpf_map_lookup_elem(&nat_entries, &c->nat_key))
+		c->nat_known = true;
+	return c->nat_known;
+}
+
+/*
  * Claims the tuple c->reply_key for the flow c->nat_key. A flow that ranks no worse than the given rank is replaced.
- * Returns false if another flow has the tuple.
+ * Returns false if another flow has the tuple, or this one is known.
  */
 INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 {
@@ -68,6 +79,8 @@ INLINE bool nat_reply_claim(struct cpu *c, __u32 rank)
 
 	if (likely(!err))
 		return true;
+	if (nat_entry_known(c))
+		return false;
 	if (err == -E2BIG) {
 		c->nat_full = DROP_MAP_FULL;
 		return false;
@@ -112,7 +125,7 @@ APART int nat_entry_insert_once(__u32 rank)
 		return 1;
 	if (err == -E2BIG)
 		c->nat_full = DROP_MAP_FULL;
-	t = bpf_map_lookup_elem(&nat_entries, &c->nat_key);
+	t = nat_entry_known(c) ? NULL : bpf_map_lookup_elem(&nat_entries, &c->nat_key);
 	if (t && nat_entry_same_tuple(t, n))
 		return 1; /* another CPU has begun the flow */
 	if (replies)
@@ -246,12 +259,12 @@ INLINE bool nat_entry_place(struct cpu *c)
 		return true;
 	if (!(c->nat_entry.flags & NAT_ENTRY_SNAT)) {
 		/* Retries once, in case another CPU was faster. */
-		return nat_entry_insert(PORT_FREE) || nat_entry_insert(PORT_FREE);
+		return nat_entry_insert(PORT_FREE) || (!c->nat_known && nat_entry_insert(PORT_FREE));
 	}
 	if (likely(nat_entry_prepare(c, nat_entry_port(&c->pkt, 0)) && nat_entry_insert(PORT_FREE)))
 		return true;
 	s->skip = 0;
-	for (i = 0; i < NAT_CLAIMS; i++) {
+	for (i = 0; i < NAT_CLAIMS && !c->nat_known; i++) {
 		nat_entry_scan();
 		if (s->rank == PORT_USED || c->nat_full)
 			break;
@@ -272,7 +285,7 @@ INLINE void nat_entry_inserted(struct cpu *c)
 /* Returns why c->nat_entry could not be inserted, or 0 if the flow can do without. */
 INLINE enum next nat_entry_refusal(struct cpu *c)
 {
-	if (!c->nat_full)
+	if (c->nat_known || !c->nat_full)
 		return DROP_NAT_NO_PORT;
 	if (!nat_entry_optional(&c->nat_entry))
 		return c->nat_full;
@@ -281,8 +294,8 @@ INLINE enum next nat_entry_refusal(struct cpu *c)
 }
 
 /*
- * Inserts c->nat_entry, with the best of its candidates if it needs a port. Returns NEXT_FORWARD or a drop reason.
- * Cost: per flow.
+ * Inserts c->nat_entry, with the best of its candidates if it needs a port. Returns NEXT_FORWARD or a drop reason, of
+ * no meaning if c->nat_known is set. Cost: per flow.
  */
 APART enum next nat_entry_claim(void)
 {
@@ -291,6 +304,7 @@ APART enum next nat_entry_claim(void)
 	if (!c)
 		return DROP_MAP_FULL;
 	c->nat_full = 0;
+	c->nat_known = false;
 	if (unlikely(!nat_entry_place(c)))
 		return nat_entry_refusal(c);
 	nat_entry_inserted(c);

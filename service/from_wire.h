@@ -17,8 +17,7 @@ INLINE int from_wire_extra(struct __sk_buff *skb, struct cpu *c, bool tagged)
 
 	c->unwrapped = false;
 	if (tunnel_device(skb)) {
-		if (skb->pkt_type != PACKET_HOST)
-			bpf_skb_change_type(skb, PACKET_HOST); /* the sending node doesn't know this node's MAC */
+		tunnel_receive(skb);
 		tunnel_outer(skb, &c->outer);
 	}
 	if (config.prefilter && unlikely(prefilter_tc(skb, &c->pkt, tagged)))

@@ -152,7 +152,9 @@ INLINE enum next service_request(struct __sk_buff *skb, struct cpu *c, __u32 sco
 	}
 	quic_read(skb, c);
 	outcome = service_select(scope);
-	return outcome ? outcome : NEXT_NEW_FLOW;
+	if (outcome)
+		return outcome;
+	return flow_awaits_entry(&c->pkt) ? DROP_ENTRY_COPIED : NEXT_NEW_FLOW;
 }
 
 /* Inserts c->nat_entry. Returns NEXT_FORWARD or a drop reason. Cost: per flow. */

@@ -3,13 +3,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -50,7 +48,8 @@ func main() {
 func parse() settings {
 	var s settings
 	flag.StringVar(&s.mode, "mode", "",
-		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; service: Services at scale; "+
+		"machine: here, in real time; vm: in the VM of test/vm by instruction counting; encryption: so, what "+
+			"encrypts; service: Services at scale; "+
 			"xdp: a load balancer's packets; policy: 10,000 policies, 50,000 identities, 1,000,000 prefixes; l7: HTTP "+
 			"requests through an L7 policy; empty: only render and check")
 	flag.StringVar(&s.scenarios, "scenarios", "all", "paths to compare with node, by comma")
@@ -65,8 +64,9 @@ func parse() settings {
 	flag.StringVar(&s.kubeproxy, "kubeproxy", cacheDir("kube-proxy/bin"),
 		"folder of kube-proxy, iptables and nft (scripts/deps.sh kubeproxy)")
 	flag.StringVar(&s.envoy, "envoy", cacheDir("envoy/envoy"), "the program Envoy (scripts/deps.sh envoy)")
-	flag.StringVar(&s.only, "parts", "all", fmt.Sprintf("by comma: of -mode service %s; of -mode xdp %s",
-		partNames(settings{}.parts()), partNames(settings{}.partsXDP())))
+	flag.StringVar(&s.only, "parts", "all", fmt.Sprintf("by comma: of -mode service %s; of -mode xdp %s; of -mode "+
+		"encryption %s", partNames(settings{}.parts()), partNames(settings{}.partsXDP()),
+		partNames(settings{}.partsEncryption())))
 	flag.StringVar(&s.dir, "dir", ".", "the source tree: its bench/results.json and BENCHMARKS.md are rewritten")
 	flag.BoolVar(&s.check, "check", false, "fail where a budget of bench/budget.json is broken")
 	flag.BoolVar(&s.verbose, "v", false, "report every run")
@@ -110,8 +110,10 @@ func (s settings) run(ctx context.Context, log *slog.Logger) error {
 		measured, err = s.measureL7(ctx, log)
 	case s.mode == "vm":
 		measured, err = s.measureVM(ctx)
+	case s.mode == "encryption":
+		measured, err = s.measureEncryption(ctx)
 	case s.mode != "":
-		err = fmt.Errorf("no mode %q: machine, vm, service, xdp, policy or l7", s.mode)
+		err = fmt.Errorf("no mode %q: machine, vm, encryption, service, xdp, policy or l7", s.mode)
 	}
 	if err != nil {
 		return err
@@ -161,12 +163,16 @@ func (s settings) keep(measured []results.Result) error {
 	return errors.Join(results.Check(all, budgets)...)
 }
 
-// options completes what all ways of measuring have in common, after what a killed run left behind is gone.
+// options completes what all ways of measuring have in common, after what a killed run left behind is gone. In the VM,
+// where there is none, the machine's folders for temporary files are visible, and its processes are not.
 func (s settings) options(ctx context.Context, log *slog.Logger, opts bench.Options) (bench.Options, error) {
 	if s.family != int(bench.IPv4) && s.family != int(bench.IPv6) {
 		return opts, fmt.Errorf("-family %d: 4 or 6", s.family)
 	}
 	opts.Family, opts.NetperfDir, opts.Log = bench.Family(s.family), s.netperf, log
+	if s.virtual {
+		return opts, nil
+	}
 	return opts, bench.Sweep(ctx)
 }
 
@@ -231,7 +237,7 @@ func binaries() string {
 // scenarios are all paths that a family can be measured on; node, the baseline, is first.
 func scenarios(family bench.Family) []bench.Scenario {
 	return slices.Concat([]bench.Scenario{bench.Node(), bench.Plain()}, bench.Redirects(),
-		bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
+		bench.VXLANRedirects(), bench.Agents(binaries(), family), bench.Services(binaries()), bench.Policies())
 }
 
 // choose picks by name, in the order of all, and refuses a name that nothing has.
@@ -251,56 +257,4 @@ func choose[T any](names string, all []T, name func(T) string) ([]T, error) {
 		return nil, fmt.Errorf("no such name: %s", strings.Join(wanted, ", "))
 	}
 	return chosen, nil
-}
-
-// measureVM runs this same program in the VM and reads the list that it leaves in a folder shared with it.
-func (s settings) measureVM(ctx context.Context) ([]results.Result, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	shared, err := os.MkdirTemp("", "myelin-bench-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(shared)
-	list := filepath.Join(shared, "results.json")
-	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "test/vm/vm.sh"), "run", "-k", s.kernel, "--icount", "-t",
-		"9000", "-m", "6G", "-w", shared, "--",
-		self, "-virtual", "-list", list, "-scenarios", s.scenarios, "-tests", s.tests, "-family", fmt.Sprint(s.family),
-		"-netperf", s.netperf, fmt.Sprintf("-v=%t", s.verbose))
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // so that vm.sh can stop its QEMU
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("measure in the VM: %w", err)
-	}
-	measured, err := results.Load(list)
-	if err != nil {
-		return nil, err
-	}
-	family := bench.Family(s.family)
-	return slices.Concat(measured, bench.PolicyRatios("vm", family, measured),
-		bench.FlowRatios("vm", family, measured), bench.BigTCPRatios("vm", family, measured)), nil
-}
-
-// virtualRounds: nearly all runs are alike, but now and then an agent or the lab looks at its files in the middle of
-// one.
-const virtualRounds = 3
-
-func (s settings) measureInside(ctx context.Context, log *slog.Logger) error {
-	if os.Getenv("IN_VM") == "" {
-		return errors.New("-virtual: not in the VM of test/vm")
-	}
-	if err := bench.NoHugePages(); err != nil {
-		return err
-	}
-	measured, err := s.measure(ctx, log, bench.Options{Way: "vm", Rounds: virtualRounds, Apart: true})
-	if err != nil {
-		return err
-	}
-	text, err := json.Marshal(measured)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(s.list, text, 0o644)
 }

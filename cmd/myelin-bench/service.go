@@ -9,7 +9,7 @@ import (
 	"myelin/bench/results"
 )
 
-// part is one thing that -mode service or xdp measures.
+// part is one thing that -mode service, xdp or encryption measures.
 type part struct {
 	name    string
 	measure func(context.Context, bench.Options) ([]results.Result, error)
@@ -58,12 +58,13 @@ func (s settings) versus(ctx context.Context, o bench.Options) ([]results.Result
 const roundsOf = 4
 
 func (s settings) measureServices(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
-	return s.measureParts(ctx, log, s.parts())
+	return s.measureParts(ctx, log, s.parts(), bench.Options{Rounds: roundsOf * s.rounds})
 }
 
-// measureParts measures those of the parts that -parts names. Runs are short, so there are more rounds.
-func (s settings) measureParts(ctx context.Context, log *slog.Logger, parts []part) ([]results.Result, error) {
-	opts, err := s.options(ctx, log, bench.Options{Rounds: roundsOf * s.rounds})
+// measureParts measures those of the parts that -parts names.
+func (s settings) measureParts(ctx context.Context, log *slog.Logger, parts []part, opts bench.Options) (
+	[]results.Result, error) {
+	opts, err := s.options(ctx, log, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 func (s settings) measureXDP(ctx context.Context, log *slog.Logger) ([]results.Result, error) {
-	return s.measureParts(ctx, log, s.partsXDP())
+	return s.measureParts(ctx, log, s.partsXDP(), bench.Options{Rounds: roundsOf * s.rounds})
 }
 
 // partsXDP measure ns a packet, floods and many flows, all of both families, and packets a second.

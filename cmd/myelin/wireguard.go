@@ -25,7 +25,7 @@ func wireguardCommand() *cobra.Command {
 		Long: "The process encrypts what is sent to a TUN device. The agent starts it where the kernel has no " +
 			"WireGuard, and configures it. It goes on without the agent, and ends with its device. When it ends, the " +
 			"device stays, so that packets are dropped and not sent in plain text.",
-		Args: cobra.NoArgs,
+		Args: knownVerb,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if p.Log, err = logs.New(os.Stderr, cmp.Or(logFormat, logs.Text), false, nil); err != nil {
 				return err
@@ -39,5 +39,31 @@ func wireguardCommand() *cobra.Command {
 	cmd.Flags().StringVar(&p.Device, "device", encryption.DeviceName, "name of the TUN device")
 	cmd.Flags().IntVar(&p.MTU, "mtu", wireguardMTU, "its MTU, in bytes")
 	addLogFormat(cmd, &logFormat)
+	cmd.AddCommand(wireguardSuperviseCommand())
+	return cmd
+}
+
+func wireguardSuperviseCommand() *cobra.Command {
+	p := userspace.SuperviseParams{Devices: encryption.DeviceNames()}
+	cmd := &cobra.Command{
+		Use:   "supervise",
+		Short: "Run WireGuard in processes that outlive the agent's container",
+		Long: "The supervisor starts `myelin wireguard` for each device that the agent requests, with " +
+			"myelin.wireguard.supervise: false, as the chart has it. It runs in a container of its own, DaemonSet " +
+			"myelin-wireguard, because processes that the agent starts end with the agent's container. Where the " +
+			"kernel has WireGuard, it starts nothing.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			p.LogFormat = cmp.Or(p.LogFormat, logs.Text)
+			if p.Log, err = logs.New(os.Stderr, p.LogFormat, false, nil); err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			return userspace.Supervise(ctx, p)
+		},
+	}
+	cmd.Flags().StringVar(&p.RunDir, "run-dir", "/run/myelin", "the agent's run directory (myelin.runDir)")
+	addLogFormat(cmd, &p.LogFormat)
 	return cmd
 }

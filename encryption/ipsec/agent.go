@@ -37,6 +37,8 @@ type Params struct {
 	Nodes     statedb.Table[*cluster.Node]
 	// Outside are pods in no podCIDR of their Node; nil: there are none.
 	Outside statedb.Table[*cluster.Outside]
+	// Attached reports whether programs are attached to the device with an index: only then states are made.
+	Attached func(index int) (bool, <-chan struct{})
 	// Devices is followed, so that a device that another program removes or changes is put back.
 	Devices statedb.Table[*route.Device]
 	// MTU gives the MTU of pods now, and a channel that is closed when it or a device may have changed.
@@ -83,7 +85,8 @@ func open(p Params) (*IPsec, error) {
 	if e.kernel, err = route.OpenKernel(p.Namespace); err != nil {
 		return nil, err
 	}
-	e.peers = &peerOps{kernel: e.kernel, epochs: e.epochs, renewed: e.notify, made: map[string]objects{}}
+	e.peers = &peerOps{kernel: e.kernel, epochs: e.epochs, renewed: e.notify, now: p.Now, retired: newRetired(),
+		made: map[string]objects{}}
 	if err := e.register(); err != nil {
 		e.Close()
 		return nil, err
@@ -108,7 +111,8 @@ func (e *IPsec) register() error {
 		return err
 	}
 	p.Group.Add(job.OneShot("ipsec-keys", e.runKeys), job.OneShot("ipsec-device", e.runDevice),
-		job.OneShot("ipsec-peers", e.runPeers), job.OneShot("ipsec-states", e.runStates))
+		job.OneShot("ipsec-peers", e.runPeers), job.OneShot("ipsec-states", e.runStates),
+		job.OneShot("ipsec-retired", e.runRetired))
 	return nil
 }
 
@@ -161,8 +165,11 @@ func (e *IPsec) fits(txn statedb.ReadTxn, row *Device) bool {
 	return ok && d.Index == row.Index && d.Up && d.MTU == row.MTU
 }
 
-// runPeers follows nodes, pods outside of podCIDRs, the device and the keys.
+// runPeers follows nodes, pods outside of podCIDRs, the device and the keys. Peers have no states before programs are
+// attached to the device: what is decrypted before would reach the kernel's network stack, which forwards it and
+// answers with errors in plain text.
 func (e *IPsec) runPeers(ctx context.Context, _ cell.Health) error {
+	had := 0 // the device to which programs were attached: states stay if they are attached anew
 	return table.Loop(ctx, 0, func(w *table.Watch) error {
 		secrets, secretsChanged := e.secrets()
 		txn := e.params.DB.ReadTxn()
@@ -173,8 +180,15 @@ func (e *IPsec) runPeers(ctx context.Context, _ cell.Health) error {
 		w.Add(nodesChanged, deviceChanged, outside.Changed, outside.Unknown, secretsChanged)
 		in := peerInput{node: e.params.Node, epoch: e.epochs.current(), ipv6: e.params.IPv6, secrets: secrets,
 			nodes: statedb.Collect(nodes), outside: outside.ByNode}
-		if device != nil {
-			in.device = device.Index
+		if device != nil && device.Index != 0 {
+			attached, changed := e.params.Attached(device.Index)
+			w.Add(changed)
+			if attached {
+				had = device.Index
+			}
+			if had == device.Index {
+				in.device = had
+			}
 		}
 		return e.writePeers(derivePeers(in), complete && in.device != 0 && len(secrets) > 0)
 	})

@@ -140,7 +140,7 @@ func removeDevice(k *route.Kernel) (removed bool, err error) {
 
 // Remove removes the device that an agent made, its states and policies, and reports whether there was a device.
 func Remove(k *route.Kernel) (removed bool, err error) {
-	err = clear(k, setOf(objects{}))
+	err = clear(k, setOf(objects{}), nil)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		err = nil // a kernel without XFRM has none
 	}

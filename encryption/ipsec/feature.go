@@ -25,6 +25,9 @@ type Feature struct {
 	*feature.Node
 	// Routes are the node's; called when the feature starts.
 	Routes func() *route.Routes
+	// Attached reports whether the datapath's programs are attached to the device with an index, and returns a channel
+	// that is closed when that may have changed.
+	Attached func(index int) (bool, <-chan struct{})
 	// Publish writes what other nodes derive keys from where they read it; called when the feature starts. nil: others
 	// do, from the file.
 	Publish func() func(ctx context.Context, node, value string) error
@@ -55,7 +58,7 @@ func (f *Feature) start(ctx context.Context) error {
 	f.ipsec, err = open(Params{
 		DB: f.DB, Log: f.Log, Group: f.Group, Node: f.Config.Myelin.NodeName, Options: f.Config.Encryption,
 		IPv6: f.Config.TunnelIPv6(), RunDir: f.Config.Myelin.RunDir, BootID: bootIDFile, Nodes: f.Cluster.Nodes,
-		Outside: f.Outside, Devices: f.Routes().Devices, MTU: f.Routes().MTU, Now: time.Now,
+		Outside: f.Outside, Attached: f.Attached, Devices: f.Routes().Devices, MTU: f.Routes().MTU, Now: time.Now,
 	})
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func (p *Peer) objects() (o objects, err error) {
 		if err != nil {
 			return o, err
 		}
-		o.states = append(o.states, state{p.Way.To, p.Way.From, k})
+		o.states = append(o.states, state{from: p.Way.To, to: p.Way.From, keys: k})
 	}
 	for i := range p.secrets {
 		s := &p.secrets[i]
@@ -166,7 +166,7 @@ func (p *Peer) objects() (o objects, err error) {
 		if err != nil {
 			return o, err
 		}
-		o.states = append(o.states, state{p.Way.From, p.Way.To, k})
+		o.states = append(o.states, state{from: p.Way.From, to: p.Way.To, keys: k, sends: true})
 		out = k.SPI
 	}
 	for _, prefix := range p.Prefixes {

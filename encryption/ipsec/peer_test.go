@@ -99,7 +99,15 @@ func TestObjects(t *testing.T) {
 	if len(here.states) != 3 || len(there.states) != 3 {
 		t.Fatalf("got %d and %d states, want two that receive and one that sends", len(here.states), len(there.states))
 	}
-	if !reflect.DeepEqual(here.states[2], there.states[1]) || !reflect.DeepEqual(there.states[2], here.states[0]) {
+	received := func(s state) state { // by the other node
+		if !s.sends {
+			t.Errorf("%s does not send", s)
+		}
+		s.sends = false
+		return s
+	}
+	if !reflect.DeepEqual(received(here.states[2]), there.states[1]) ||
+		!reflect.DeepEqual(received(there.states[2]), here.states[0]) {
 		t.Errorf("what a node sends with is not what the other one receives with")
 	}
 	var texts []string

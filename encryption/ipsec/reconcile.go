@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/vishvananda/netlink"
@@ -21,6 +22,8 @@ type peerOps struct {
 	epochs *epochs
 	// renewed is called when the node's epoch has become another one, so that peers are derived from it.
 	renewed func()
+	now     func() time.Time
+	retired *retired
 
 	mu   sync.Mutex
 	made map[string]objects // by node
@@ -96,6 +99,7 @@ func (o *peerOps) note(node string, want objects) {
 	made := o.made[node]
 	known := setOf(made)
 	for _, s := range want.states {
+		o.retired.keep(s.id())
 		if !known.states[s.id()] {
 			made.states = append(made.states, s)
 		}
@@ -108,7 +112,8 @@ func (o *peerOps) note(node string, want objects) {
 	o.made[node] = made
 }
 
-// keep notes what a node has now, and removes what it had before.
+// keep notes what a node has now, and removes what it had before; a state that packets were sent with after a while, if
+// they are sent with another one now.
 func (o *peerOps) keep(node string, want objects) error {
 	wanted := setOf(want)
 	o.mu.Lock()
@@ -128,7 +133,11 @@ func (o *peerOps) keep(node string, want objects) error {
 		}
 	}
 	for _, s := range before.states {
-		if i := s.id(); !wanted.states[i] {
+		switch i := s.id(); {
+		case wanted.states[i]:
+		case s.sends && len(want.states) > 0:
+			o.retired.add(i, o.now())
+		default:
 			errs = append(errs, i.remove(o.kernel))
 		}
 	}
@@ -149,9 +158,9 @@ func (o *peerOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	return o.drop(p.Node)
 }
 
-// Prune removes what an earlier agent made and no row wants.
+// Prune removes what an earlier agent made and no row wants. What that may have sent with lingers.
 func (o *peerOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Peer, statedb.Revision]) error {
-	wanted := setOf(objects{})
+	wanted, own := setOf(objects{}), map[netip.Addr]bool{}
 	for p := range rows {
 		if p.Problem != "" {
 			continue
@@ -161,8 +170,16 @@ func (o *peerOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*Pe
 			return err
 		}
 		wanted.add(want)
+		own[p.Way.From] = true
 	}
-	return clear(o.kernel, wanted)
+	return clear(o.kernel, wanted, func(x *netlink.XfrmState) bool {
+		from, _ := netip.AddrFromSlice(x.Src)
+		if !own[from.Unmap()] {
+			return false
+		}
+		o.retired.add(idOf(x), o.now())
+		return true
+	})
 }
 
 // lost are the nodes of which the kernel does not have all states.
@@ -210,8 +227,8 @@ func idOf(x *netlink.XfrmState) id {
 	return id{to.Unmap(), uint32(x.Spi)}
 }
 
-// clear removes our states and policies but those to keep.
-func clear(k *route.Kernel, keep set) error {
+// clear removes our states and policies but those to keep, and states that retire takes; nil: none.
+func clear(k *route.Kernel, keep set, retire func(*netlink.XfrmState) bool) error {
 	policies, err := listPolicies(k)
 	if err != nil {
 		return err
@@ -224,8 +241,9 @@ func clear(k *route.Kernel, keep set) error {
 	}
 	states, err := listStates(k)
 	for i := range states {
-		if x := idOf(&states[i]); !keep.states[x] {
-			errs = append(errs, x.remove(k))
+		x := &states[i]
+		if of := idOf(x); !keep.states[of] && (retire == nil || !retire(x)) {
+			errs = append(errs, of.remove(k))
 		}
 	}
 	return errors.Join(append(errs, err)...)

@@ -28,6 +28,8 @@ const reqid = mark
 type state struct {
 	from, to netip.Addr
 	keys
+
+	sends bool // packets to the peer are encrypted with it
 }
 
 // id is what the kernel knows states by.

@@ -42,15 +42,18 @@ type Options struct {
 	NodeEncryption bool
 	// OptOut selects the nodes that have it in plain text. Key myelin.nodeEncryptionOptOutLabels.
 	OptOut string
+	// Supervise starts the process that is WireGuard where the kernel has none; else it is asked of another supervisor.
+	// Key myelin.wireguard.supervise.
+	Supervise bool
 }
 
-// maxKeepalive is the largest interval that WireGuard has: seconds in 16 bits.
-const maxKeepalive = 65535 * time.Second
+// MaxKeepalive is the largest interval that WireGuard has: seconds in 16 bits.
+const MaxKeepalive = 65535 * time.Second
 
 // Default are the options of an empty file. The type is that of Cilium.
 func Default() Options {
 	return Options{Type: ipsec, KeyRotation: 5 * time.Minute, KeyWatcher: true, KeyDir: "/etc/ipsec", KeyFile: "keys",
-		OptOut: "node-role.kubernetes.io/control-plane"}
+		OptOut: "node-role.kubernetes.io/control-plane", Supervise: true}
 }
 
 // EncryptsNodes reports whether traffic between nodes themselves is encrypted.
@@ -83,6 +86,9 @@ const maxKeyRotation = 24 * time.Hour
 
 // UsesIPsec reports whether packets are encrypted by IPsec.
 func (o *Options) UsesIPsec() bool { return o.Enabled && o.Type == ipsec }
+
+// UsesWireGuard reports whether packets are encrypted by WireGuard.
+func (o *Options) UsesWireGuard() bool { return o.Enabled && o.Type == wireGuard }
 
 // KeyPath is the file that has IPsec's key.
 func (o *Options) KeyPath() string { return filepath.Join(o.KeyDir, o.KeyFile) }
@@ -121,7 +127,7 @@ func Keys() []key.Key[Options] {
 		}, []string{wireGuard, ipsec}).If(on, off),
 		key.Duration("encryption.wireguard.persistentKeepalive", func(o *Options) *time.Duration {
 			return &o.Keepalive
-		}, 0, maxKeepalive).If(on, off),
+		}, 0, MaxKeepalive).If(on, off),
 		key.Boolean("encryption.strictMode.egress.enabled", func(o *Options) *bool {
 			return &o.StrictEgress
 		}).If(on, off),
@@ -138,6 +144,9 @@ func Keys() []key.Key[Options] {
 		key.Checked("myelin.nodeEncryptionOptOutLabels", func(o *Options) *string {
 			return &o.OptOut
 		}, checkSelector, selectorSchema()).If((*Options).EncryptsNodes, "encryption.nodeEncryption is false"),
+		key.Boolean("myelin.wireguard.supervise", func(o *Options) *bool {
+			return &o.Supervise
+		}).If((*Options).UsesWireGuard, "encryption.enabled is false, or encryption.type is not wireguard"),
 	}...)
 }
 

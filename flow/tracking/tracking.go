@@ -4,8 +4,10 @@ package tracking
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,19 +25,19 @@ type Tracking struct {
 	Publish func(*event.Raw)
 	// Pod is "namespace/name" of the pod in a slot, or the slot's number.
 	Pod func(slot uint16) string
-	// NATEntries is the usage of the table of Services' NAT entries; nil where
-	// there is none.
-	NATEntries func() func() (flow.Usage, error)
+	// NATEntries are the shares of the table of Services' NAT entries; nil where there is none.
+	NATEntries func() *flow.Shares
 	// Growth is how many entries the tables may grow to, 0 if they do not grow, and why they could not be made larger.
 	Growth func() (limit int, stuck string)
 
 	collector *flow.Collector
+	lends     atomic.Bool
 }
 
 // Feature returns the parts. Its Start needs the datapath.
 func (t *Tracking) Feature() *feature.Feature {
 	return &feature.Feature{
-		Name: "flows", Start: t.start, Lists: t.lists, Metrics: t.metrics, Commands: commands(),
+		Name: "flows", Start: t.start, Stop: t.stop, Lists: t.lists, Metrics: t.metrics, Commands: commands(),
 		Status: func() []feature.Status { return []feature.Status{t.status()} },
 	}
 }
@@ -49,6 +51,20 @@ func (t *Tracking) start(context.Context) error {
 	t.Go("flows", t.collector.Run)
 	t.Go("port index", index.Run)
 	return nil
+}
+
+// Lend has Stop lend room in the tables that grow (flow.Shares.Lend): the datapath is reloaded with larger ones.
+func (t *Tracking) Lend() { t.lends.Store(true) }
+
+func (t *Tracking) stop() error {
+	if t.collector == nil || !t.lends.Load() {
+		return nil
+	}
+	err := t.collector.Lend()
+	if nat := t.NATEntries(); nat != nil {
+		err = errors.Join(err, nat.Lend())
+	}
+	return err
 }
 
 func (t *Tracking) lists() map[string]feature.List {
@@ -118,11 +134,11 @@ func (t *Tracking) usage() (list []tableUsage) {
 	return list
 }
 
-// Tables is the usage of the tables of conntrack and NAT entries, by name. One that cannot be read is missing.
+// Tables is the room in the tables of conntrack and NAT entries, by name. One that cannot be read is missing.
 func (t *Tracking) Tables() map[string]flow.Usage {
 	tables := map[string]flow.Usage{}
 	for _, table := range t.growing() {
-		if u, err := table.read(); err == nil {
+		if u, err := table.room(); err == nil {
 			tables[table.name] = u
 		}
 	}
@@ -131,15 +147,15 @@ func (t *Tracking) Tables() map[string]flow.Usage {
 
 // readable is a table whose usage can be read.
 type readable struct {
-	name string
-	read func() (flow.Usage, error)
+	name       string
+	read, room func() (flow.Usage, error)
 }
 
 // growing are the tables that may grow and that this configuration has.
 func (t *Tracking) growing() []readable {
-	list := []readable{{"flows", t.collector.Usage}}
-	if read := t.NATEntries(); read != nil {
-		list = append(list, readable{"nat_entries", read})
+	list := []readable{{"flows", t.collector.Usage, t.collector.Room}}
+	if nat := t.NATEntries(); nat != nil {
+		list = append(list, readable{"nat_entries", nat.Usage, nat.Room})
 	}
 	return list
 }
@@ -152,6 +168,10 @@ func (t *Tracking) metrics(s feature.Sink) {
 		s.Gauge("myelin_conntrack_entries", "Entries of a conntrack table, as the agent counted last.",
 			float64(u.Entries), labels)
 		s.Gauge("myelin_conntrack_max_entries", "Room in a conntrack table.", float64(u.Max), labels)
+		if u.Limit > 0 {
+			s.Gauge("myelin_conntrack_demand_entries", "Entries that a conntrack table must have room for.",
+				float64(u.Demand), labels)
+		}
 		if u.Limit > u.Max {
 			s.Gauge("myelin_conntrack_limit_entries", "What a conntrack table grows to if flows need it.",
 				float64(u.Limit), labels)

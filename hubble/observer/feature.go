@@ -27,6 +27,7 @@ import (
 	"myelin/event"
 	"myelin/hubble"
 	"myelin/hubble/options"
+	"myelin/internal/ticker"
 	"myelin/internal/tlsfile"
 	"myelin/l7/control"
 	"myelin/node"
@@ -233,13 +234,12 @@ const idleTicks = 10
 
 // tick samples the rate of flows, and notes what the kernel could not tell.
 func (h *Observer) tick(ctx context.Context) error {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
+	t := ticker.New()
 	for i := 1; ; i++ {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.C:
+		case <-t.Next(time.Second):
 		}
 		// A ring that has grown keeps more than the kernel does.
 		if i%idleTicks != 0 && !h.state.Hub.Following() && !(h.observer.Sizing != nil && h.state.Hub.Filling()) {

@@ -95,14 +95,20 @@ func Clean(ctx context.Context, o Options) error {
 		o.Say("set back %s", what)
 	}
 	errs = append(errs, err)
-	written, err = bandwidth.RestoreCongestion(o.RunDir, o.SysctlRoot)
-	for _, what := range written {
-		o.Say("set back %s", what)
-	}
-	if errs = append(errs, err); errors.Join(errs...) != nil {
+	if errs = append(errs, o.restoreCongestion()); errors.Join(errs...) != nil {
 		return errors.Join(errs...) // the agent's files may be of use for another try
 	}
 	return o.removeFiles()
+}
+
+// restoreCongestion ends what BBR has changed, of the node and of pods that run still.
+func (o Options) restoreCongestion() error {
+	pods, podsErr := endpoint.Stored(o.RunDir)
+	written, err := bandwidth.RestoreCongestion(o.RunDir, o.SysctlRoot, pods)
+	for _, what := range written {
+		o.Say("set back %s", what)
+	}
+	return errors.Join(podsErr, err)
 }
 
 // removeDevices removes those that lead to other nodes.

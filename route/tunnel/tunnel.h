@@ -3,7 +3,7 @@
 #ifndef MYELIN_TUNNEL_H
 #define MYELIN_TUNNEL_H
 
-#include "../../bpf/common.h"
+#include "../../bpf/cpu.h"
 
 /* Marks an skb that has its tunnel key, for to_wire on the tunnel device. skb->cb survives bpf_redirect. */
 #define TUNNEL_KEY_SET 0x6d79656c
@@ -18,6 +18,13 @@
 INLINE bool tunnel_device(const struct __sk_buff *skb)
 {
 	return config.tunnel && skb->ifindex == config.tunnel_ifindex;
+}
+
+/* Makes a packet of the tunnel one for this node, whose MAC the sending node does not know. Cost: per packet. */
+INLINE void tunnel_receive(struct __sk_buff *skb)
+{
+	if (skb->pkt_type != PACKET_HOST)
+		bpf_skb_change_type(skb, PACKET_HOST);
 }
 
 /* Sets the node that the packet is sent to. Returns false if the kernel refuses. Cost: per packet. */
@@ -51,6 +58,23 @@ INLINE void tunnel_outer(struct __sk_buff *skb, struct addr *outer)
 		__builtin_memcpy(outer, key.remote_ipv6, sizeof(*outer));
 	else
 		addr_map4(outer, bpf_htonl(key.remote_ipv4));
+}
+
+/* tunnel_key_set for the fast path, whose stack has no room for the key. high, low: the halves of the address. */
+APART int tunnel_key_set_fast(struct __sk_buff *skb, __u64 high, __u64 low)
+{
+	struct addr node = { .d = { high, low } };
+
+	return tunnel_key_set(skb, &node);
+}
+
+/* Whether a packet of the tunnel device came from a node, whose address has these halves. Cost: per packet. */
+APART int tunnel_outer_is(struct __sk_buff *skb, __u64 high, __u64 low)
+{
+	struct addr outer;
+
+	tunnel_outer(skb, &outer);
+	return outer.d[0] == high && outer.d[1] == low;
 }
 
 /* Directs an error or reset to the node that sent the packet. Returns false if the kernel refuses. Slow path. */

@@ -12,6 +12,7 @@ import (
 	"myelin/agent/feature"
 	"myelin/bpf"
 	"myelin/flow"
+	"myelin/internal/ticker"
 )
 
 // interval is how often the rate follows the table.
@@ -22,13 +23,12 @@ const minRate = 1000
 
 type floods struct {
 	*feature.Node
-	usage func() func() (flow.Usage, error)
+	shares func() *flow.Shares
 }
 
-// Feature returns the parts. usage returns what reads how full the table of NAT entries is; it is called when Services
-// have started.
-func Feature(n *feature.Node, usage func() func() (flow.Usage, error)) *feature.Feature {
-	f := &floods{Node: n, usage: usage}
+// Feature returns the parts. shares returns those of the table of NAT entries; it is called when Services have started.
+func Feature(n *feature.Node, shares func() *flow.Shares) *feature.Feature {
+	f := &floods{Node: n, shares: shares}
 	return &feature.Feature{
 		Name: "floods", Start: f.start, Metrics: f.metrics,
 		Status: func() []feature.Status { return []feature.Status{f.status()} },
@@ -48,8 +48,7 @@ func (f *floods) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count CPUs: %w", err)
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	tick := ticker.New()
 	for {
 		if err := f.adjust(cpus); err != nil {
 			f.Log.Warn("the limit of new flows does not follow the table of NAT entries", "error", err)
@@ -57,13 +56,13 @@ func (f *floods) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-tick.Next(interval):
 		}
 	}
 }
 
 func (f *floods) adjust(cpus int) error {
-	u, err := f.usage()()
+	u, err := f.shares().Room()
 	if err != nil {
 		return err
 	}

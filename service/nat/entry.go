@@ -81,18 +81,32 @@ func NewCollector(d *bpf.Datapath, log *slog.Logger) *Collector {
 				return true
 			})
 		},
-		Slot:   func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) uint16 { return slots[k.Src] },
-		Yields: yields, Proven: Proven,
+		Slot:     func(k *bpf.DatapathNatTuple, _ *bpf.DatapathNatEntry) uint16 { return slots[k.Src] },
+		Evidence: evidence, Demand: Demand,
 	}
 }
 
-// yields reports whether an entry may be evicted when the table is nearly full, as flow.Clock.Yields does.
-func yields(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) bool {
-	return clock.Idle(r.Seen) > flow.ShareYield && !direct(r) && !Proven(k, r)
+// evidence is what the packets of a flow have shown, and the tick of the last one. With DSR, that is never nothing.
+func evidence(k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) (flow.Evidence, uint32) {
+	switch {
+	case direct(r), Proven(k, r):
+		return flow.Proven, r.Seen
+	case inTimeWait(r):
+		return flow.Lingering, r.Seen
+	}
+	return flow.Unproven, r.Seen
 }
 
 func direct(r *bpf.DatapathNatEntry) bool {
 	return bpf.DatapathNatEntryFlag(r.Flags)&bpf.DatapathNatEntryFlagNAT_ENTRY_DSR != 0
+}
+
+// Demand is flow.Demand of a NAT entry. With DSR, no packet of the backend is seen: only proven flows count.
+func Demand(clock flow.Clock, k *bpf.DatapathNatTuple, r *bpf.DatapathNatEntry) int {
+	if Expired(clock, k, r) {
+		return 0
+	}
+	return flow.DemandOf(Proven(k, r), inTimeWait(r), r.TcpFlags[0], r.TcpFlags[1])
 }
 
 // Proven reports whether the client has shown that it receives replies; with DSR, that it sends more than once. It is

@@ -156,3 +156,34 @@ func TestProven(t *testing.T) {
 		}
 	}
 }
+
+// TestDemand: closed flows count while the backend may be in TIME-WAIT, those of forged sources not at all.
+func TestDemand(t *testing.T) {
+	const tcp, fin, rst = 6, flow.ACK | flow.FIN, flow.RST
+	const snat, dsr = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_SNAT), uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_DSR)
+	const replied, first = uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_REPLIED),
+		uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_CLIENT_FIN)
+	const closing = replied | uint8(bpf.DatapathNatEntryFlagNAT_ENTRY_CLOSING)
+	for _, c := range []struct {
+		flags, client, backend uint8
+		idle                   time.Duration
+		want                   int
+	}{
+		{snat, 0, flow.ACK, 0, 0},
+		{snat | replied, flow.ACK, flow.ACK, 0, 1},
+		{snat | closing, fin, fin, 50 * time.Second, 2},
+		{snat | closing, fin, fin, 61 * time.Second, 0}, // over
+		{snat | closing | first, fin, fin, 0, 0},
+		{closing, fin, fin, 2 * time.Second, 0},              // the client keeps its own port
+		{snat | closing, fin, flow.ACK | rst, 0, 0},          // forged: the backend refuses it
+		{snat | closing, fin, fin | rst, 2 * time.Second, 0}, // no TIME-WAIT
+		{dsr | closing, fin, 0, 0, 0},
+	} {
+		clock := flow.Clock{Ticks: 1 << 20, Hz: 1000}
+		e := bpf.DatapathNatEntry{Flags: c.flags, TcpFlags: [2]uint8{c.client, c.backend},
+			Packets: [2]uint64{3, 3}, Seen: uint32(clock.Ticks) - uint32(c.idle/time.Millisecond)}
+		if got := nat.Demand(clock, &bpf.DatapathNatTuple{Proto: tcp}, &e); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,6 +68,7 @@ func (c *Cluster) objects() []object {
 		{name: "config", path: "/api/v1" + own + "/configmaps/myelin-config", optional: true},
 		{name: "daemonset", path: "/apis/apps/v1" + own + "/daemonsets/myelin", optional: true},
 		{name: "proxy", path: "/apis/apps/v1" + own + "/daemonsets/myelin-proxy", optional: true},
+		{name: "wireguard", path: "/apis/apps/v1" + own + "/daemonsets/myelin-wireguard", optional: true},
 		{name: "operator", path: "/apis/apps/v1" + own + "/deployments/myelin-operator", optional: true},
 		{name: "lease", path: "/apis/coordination.k8s.io/v1" + own + "/leases/myelin-operator", optional: true},
 		{name: "events", path: "/api/v1" + own + "/events"},
@@ -93,8 +95,9 @@ func (c *Cluster) pods(ctx context.Context, a *Archive) {
 }
 
 func (c *Cluster) ours(p *corev1.Pod) bool {
-	return p.Namespace == c.Namespace && (p.Labels["k8s-app"] == "myelin" ||
-		p.Labels["k8s-app"] == "myelin-proxy" || p.Labels["app.kubernetes.io/name"] == "myelin-operator")
+	daemons := []string{"myelin", "myelin-proxy", "myelin-wireguard"}
+	return p.Namespace == c.Namespace && (slices.Contains(daemons, p.Labels["k8s-app"]) ||
+		p.Labels["app.kubernetes.io/name"] == "myelin-operator")
 }
 
 // strip takes from a pod what is its application's alone: commands, variables, volumes and annotations.

@@ -22,9 +22,9 @@ const (
 
 // saturation is connections that send as fast as they can, until stop is called.
 type saturation struct {
-	receivers []receiver
-	frames    float64 // bytes of frames by bytes of data
-	stop      func()
+	received *atomic.Int64 // bytes of data
+	frames   float64       // bytes of frames by bytes of data
+	stop     func()
 }
 
 // receiver is a socket.
@@ -40,6 +40,7 @@ const rateStreams = 8
 func (c *cluster) loadTCP(from, to string, family, streams int) (l saturation) {
 	c.t.Helper()
 	a, b := c.end(from), c.end(to)
+	l.received = new(atomic.Int64)
 	var conns []io.Closer
 	l.stop = func() {
 		for _, conn := range conns {
@@ -56,7 +57,8 @@ func (c *cluster) loadTCP(from, to string, family, streams int) (l saturation) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		conns, l.receivers = append(conns, client, server), append(l.receivers, server)
+		conns = append(conns, client, server)
+		go readAll(server, l.received)
 		raw, err := client.SyscallConn()
 		if err == nil {
 			_ = raw.Control(func(fd uintptr) {
@@ -87,23 +89,26 @@ const datagramSize = 1200
 // udpBuffer holds what is sent while a process waits for its turn.
 const udpBuffer = 512 << 10
 
-// loadUDP has one socket, which waits where its packets do, and gives the kernel so many datagrams at once.
-func (c *cluster) loadUDP(from, to string, family, batch int) saturation {
+// loadUDP has one socket, which waits where its packets do, and gives the kernel so many datagrams at once. Its buffer
+// has room for no more than may wait for a pod.
+func (c *cluster) loadUDP(from, to string, family, batch, buffer int) saturation {
 	c.t.Helper()
-	client, server := c.datagrams(from, to, family, batch, udpBuffer)
+	client, server := c.datagrams(from, to, family, batch, buffer)
 	go writeAll(c.t.Context(), client, make([]byte, batch*datagramSize))
+	received := new(atomic.Int64)
+	go readAll(server, received)
 	return saturation{
-		receivers: []receiver{server}, frames: float64(datagramSize+8+headersOf(family)) / datagramSize,
+		received: received, frames: float64(datagramSize+8+headersOf(family)) / datagramSize,
 		stop: func() { client.Close(); server.Close() },
 	}
 }
 
-// datagrams returns connected sockets that send and receive batches, and hold so many bytes.
+// datagrams returns connected sockets that send and receive batches. That which sends holds so many bytes.
 func (c *cluster) datagrams(from, to string, family, batch, buffer int) (client, server *net.UDPConn) {
 	c.t.Helper()
 	const segment, join = 103, 104 // UDP_SEGMENT, UDP_GRO
 	sends := []option{intOption(unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, buffer)}
-	receives := []option{intOption(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer)}
+	receives := []option{intOption(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpBuffer)}
 	if batch > 1 {
 		sends = append(sends, intOption(unix.IPPROTO_UDP, segment, datagramSize))
 		receives = append(receives, intOption(unix.IPPROTO_UDP, join, 1))
@@ -124,14 +129,6 @@ func (c *cluster) rateTCP(from, to string, family int) float64 {
 	return rates(rateFor, l)[0]
 }
 
-// rateUDP is that of frames, in bit/s.
-func (c *cluster) rateUDP(from, to string, family int) float64 {
-	c.t.Helper()
-	l := c.loadUDP(from, to, family, 1)
-	defer l.stop()
-	return rates(rateFor, l)[0]
-}
-
 // writeAll writes until the connection is closed.
 func writeAll(ctx context.Context, to net.Conn, data []byte) {
 	for ctx.Err() == nil {
@@ -143,21 +140,15 @@ func writeAll(ctx context.Context, to net.Conn, data []byte) {
 
 // rates are those at which loads bring frames, in bit/s, in one span.
 func rates(span time.Duration, loads ...saturation) []float64 {
-	bytes := make([]atomic.Int64, len(loads))
-	for i, l := range loads {
-		for _, conn := range l.receivers {
-			go readAll(conn, &bytes[i])
-		}
-	}
 	time.Sleep(rateAfter)
 	first, list := time.Now(), make([]float64, len(loads))
 	before := make([]int64, len(loads))
-	for i := range loads {
-		before[i] = bytes[i].Load()
+	for i, l := range loads {
+		before[i] = l.received.Load()
 	}
 	time.Sleep(span)
 	for i, l := range loads {
-		list[i] = float64(bytes[i].Load()-before[i]) * 8 * l.frames / time.Since(first).Seconds()
+		list[i] = float64(l.received.Load()-before[i]) * 8 * l.frames / time.Since(first).Seconds()
 	}
 	return list
 }

@@ -1,7 +1,6 @@
 package labtest
 
 import (
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -28,10 +27,7 @@ func TestBandwidthPriority(t *testing.T) {
 	}
 	for _, name := range []string{"native", "vxlan"} {
 		t.Run(name, func(t *testing.T) {
-			m := modeNamed(name)
-			m.values = maps.Clone(m.values)
-			m.values["bandwidthManager.enabled"] = true
-			c := up(t, setup{mode: m, pods: []string{"a", "b", "c"}})
+			c := up(t, setup{mode: pacedMode(name), pods: []string{"a", "b", "c"}})
 			const annotation = "bandwidth.cilium.io/priority: "
 			c.annotate(map[string]string{"a1": annotation + "guaranteed", "b1": annotation + "BestEffort"})
 			c.listsLimits("a1", "a1 egress - - guaranteed - ", "b1 egress - - best-effort - ")
@@ -55,8 +51,8 @@ func (c *cluster) wantShares(family int, want float64, more, less string) {
 	c.t.Helper()
 	const near, tries, batch = 1.3, 4, 10
 	for try := 1; ; try++ {
-		first := c.loadUDP(more, strings.Replace(more, "1", "2", 1), family, batch)
-		second := c.loadUDP(less, strings.Replace(less, "1", "2", 1), family, batch)
+		first := c.loadUDP(more, strings.Replace(more, "1", "2", 1), family, batch, udpBuffer)
+		second := c.loadUDP(less, strings.Replace(less, "1", "2", 1), family, batch, udpBuffer)
 		got := rates(2*time.Second, first, second)
 		first.stop()
 		second.stop()

@@ -5,51 +5,97 @@ import (
 	"encoding/binary"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
-// capture reads all frames on eth0 of each node, in both directions, until seen is called, which returns how many had
-// each text in their first octets. A frame that the kernel had no room for fails the test. The kernel copies frames
-// into a ring while they pass: without one, a socket has the pages of frames that it has not read yet in common with
-// the node that receives them, which decrypts IPsec in place.
+// tap reads all frames on eth0 of places, in both directions, and counts those that have each text in their first
+// octets. A frame that the kernel had no room for fails the test. The kernel copies frames into a ring while they pass:
+// without one, a socket has the pages of frames that it has not read yet in common with the node that receives them,
+// which decrypts IPsec in place.
+type tap struct {
+	*cluster
+	texts [][]byte
+	keep  func(place string, frame []byte) // is called with each frame, if it is not nil
+	group errgroup.Group
+	ended atomic.Bool // before the sockets are closed
+	files []*os.File
+	at    map[string][]atomic.Int64 // counts by place
+}
+
+// tap opens a tap on all nodes.
+func (c *cluster) tap(texts ...[]byte) *tap { return c.keepingTap(nil, texts...) }
+
+// keepingTap is tap, and has each frame given to keep, which is safe for concurrent use.
+func (c *cluster) keepingTap(keep func(place string, frame []byte), texts ...[]byte) *tap {
+	c.t.Helper()
+	t := &tap{cluster: c, texts: texts, keep: keep, at: map[string][]atomic.Int64{}}
+	c.t.Cleanup(t.close)
+	for _, n := range c.Nodes() {
+		t.add(n.Name(), n)
+	}
+	return t
+}
+
+// add reads the frames of a place, too; again if it has another eth0.
+func (t *tap) add(name string, p place) {
+	t.t.Helper()
+	var f *os.File
+	var ring []byte
+	check(t.t, p.Do(func() (err error) {
+		f, ring, err = openRing("eth0")
+		return err
+	}))
+	t.files = append(t.files, f)
+	if t.at[name] == nil {
+		t.at[name] = make([]atomic.Int64, len(t.texts))
+	}
+	counts := t.at[name]
+	t.group.Go(func() error { return t.read(name, f, ring, counts) })
+}
+
+// seen is how many frames had a text until now.
+func (t *tap) seen(text int) (n int) {
+	for name := range t.at {
+		n += t.seenAt(name, text)
+	}
+	return n
+}
+
+// seenAt is seen, of one place.
+func (t *tap) seenAt(name string, text int) int { return int(t.at[name][text].Load()) }
+
+func (t *tap) close() {
+	t.ended.Store(true)
+	for _, f := range t.files {
+		f.Close()
+	}
+}
+
+// end ends it when it has read what is in the sockets still.
+func (t *tap) end() {
+	t.t.Helper()
+	time.Sleep(patience(100 * time.Millisecond))
+	for _, f := range t.files {
+		t.noneLost(f)
+	}
+	t.close()
+	if err := t.group.Wait(); err != nil {
+		t.t.Errorf("capture: %v", err)
+	}
+}
+
+// capture opens a tap on all nodes until seen is called, which returns how many frames had each text.
 func (c *cluster) capture(texts ...[]byte) (seen func() []int) {
 	c.t.Helper()
-	counts := make([]atomic.Int64, len(texts))
-	var ended atomic.Bool // before the sockets are closed
-	var g errgroup.Group
-	var files []*os.File
-	for _, n := range c.Nodes() {
-		var f *os.File
-		var ring []byte
-		check(c.t, n.Do(func() (err error) {
-			f, ring, err = openRing("eth0")
-			return err
-		}))
-		files = append(files, f)
-		g.Go(func() error { return countTexts(f, ring, texts, counts, &ended) })
-	}
-	closeAll := func() {
-		ended.Store(true)
-		for _, f := range files {
-			f.Close()
-		}
-	}
-	c.t.Cleanup(closeAll)
-	return func() []int {
-		time.Sleep(patience(100 * time.Millisecond)) // what is still in the sockets
-		for _, f := range files {
-			c.noneLost(f)
-		}
-		closeAll()
-		if err := g.Wait(); err != nil {
-			c.t.Errorf("capture: %v", err)
-		}
-		list := make([]int, len(texts))
-		for i := range counts {
-			list[i] = int(counts[i].Load())
+	t := c.tap(texts...)
+	return func() (list []int) {
+		t.end()
+		for i := range texts {
+			list = append(list, t.seen(i))
 		}
 		return list
 	}
@@ -61,11 +107,16 @@ const (
 	slotCount = 1 << 14
 )
 
-// openRing opens a capture whose frames are in a ring.
-func openRing(device string) (f *os.File, ring []byte, err error) {
+// openRing opens a capture whose frames are in a ring, once the socket is prepared.
+func openRing(device string, prepare ...func(fd int) error) (f *os.File, ring []byte, err error) {
 	f, err = openCapture(device, func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V2); err != nil {
 			return err
+		}
+		for _, p := range prepare {
+			if err := p(fd); err != nil {
+				return err
+			}
 		}
 		const block = 1 << 16
 		err := unix.SetsockoptTpacketReq(fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{
@@ -125,31 +176,62 @@ func indexOf(device string) (int, error) {
 	return int(request.Uint32()), nil
 }
 
-// countTexts counts frames of the ring until the capture has ended and the socket is closed. A slot begins with a
-// struct tpacket2_hdr (linux/if_packet.h).
-func countTexts(f *os.File, ring []byte, texts [][]byte, counts []atomic.Int64, ended *atomic.Bool) error {
+// read reads the frames of a place.
+func (t *tap) read(place string, f *os.File, ring []byte, counts []atomic.Int64) error {
+	return eachSlot(f, ring, &t.ended, func(s ringSlot) {
+		frame := s.frame()
+		for i, text := range t.texts {
+			if bytes.Contains(frame, text) {
+				counts[i].Add(1)
+			}
+		}
+		if t.keep != nil {
+			t.keep(place, frame)
+		}
+	})
+}
+
+// ringSlot is a struct tpacket2_hdr (linux/if_packet.h) and the first octets of a frame.
+type ringSlot []byte
+
+// frame is the first octets.
+func (s ringSlot) frame() []byte {
+	begin, size := int(binary.NativeEndian.Uint16(s[12:])), int(binary.NativeEndian.Uint32(s[8:]))
+	return s[begin : begin+size]
+}
+
+// filled reports whether the kernel has written a frame.
+func (s ringSlot) filled() bool { return binary.NativeEndian.Uint32(s)&unix.TP_STATUS_USER != 0 }
+
+// eachSlot calls fn with each frame of the ring until the capture has ended and the socket is closed, or the device is
+// gone.
+func eachSlot(f *os.File, ring []byte, ended *atomic.Bool, fn func(ringSlot)) error {
 	defer func() { _ = unix.Munmap(ring) }()
 	socket, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
 	for next := 0; ; next = (next + 1) % slotCount {
-		slot := ring[next*slotSize : (next+1)*slotSize]
-		err := socket.Read(func(uintptr) bool { return binary.NativeEndian.Uint32(slot)&unix.TP_STATUS_USER != 0 })
-		if err != nil && ended.Load() {
+		s := ringSlot(ring[next*slotSize : (next+1)*slotSize])
+		err := socket.Read(func(uintptr) bool { return s.filled() })
+		if err != nil && (ended.Load() || !s.filled() && isDown(socket)) {
 			return nil
 		}
-		if err != nil {
+		if err != nil && !s.filled() {
 			return err
 		}
-		begin, size := int(binary.NativeEndian.Uint16(slot[12:])), int(binary.NativeEndian.Uint32(slot[8:]))
-		for i, text := range texts {
-			if bytes.Contains(slot[begin:begin+size], text) {
-				counts[i].Add(1)
-			}
-		}
-		binary.NativeEndian.PutUint32(slot, unix.TP_STATUS_KERNEL)
+		fn(s)
+		binary.NativeEndian.PutUint32(s, unix.TP_STATUS_KERNEL)
 	}
+}
+
+// isDown reports whether the socket's device has been set down or removed.
+func isDown(socket syscall.RawConn) (down bool) {
+	_ = socket.Control(func(fd uintptr) {
+		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		down = err == nil && code == int(unix.ENETDOWN)
+	})
+	return down
 }
 
 func (c *cluster) noneLost(f *os.File) {

@@ -1,17 +1,20 @@
 package labtest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"myelin/lab"
 )
@@ -110,7 +113,8 @@ func TestCleanup(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
 		for _, s := range []setup{
 			{mode: modeNamed("native"), values: bigTCP},
-			{mode: modeNamed("legacy"), values: map[string]any{"bpf.enableTCX": false, "socketLB.enabled": true}},
+			{mode: modeNamed("legacy"), values: map[string]any{"bpf.enableTCX": false, "socketLB.enabled": true,
+				"bandwidthManager.enabled": true, "bandwidthManager.bbr": true}},
 			{mode: modeNamed("vxlan"), values: kpr},
 		} {
 			t.Run(s.mode.name, func(t *testing.T) {
@@ -133,6 +137,12 @@ func cleanup(t *testing.T, s setup) (left int) {
 	if len(c.leftOn(node)) < 20 {
 		t.Fatalf("a node with an agent and pods differs by %q only", c.leftOn(node))
 	}
+	bbr := s.values["bandwidthManager.bbr"] == true && hasBBR()
+	if bbr {
+		for _, p := range pods {
+			eventually(t, "pods use BBR", 10*time.Second, func() error { return uses(p.end(), "bbr") })
+		}
+	}
 	maps := pinnedMaps(t, node)
 	check(t, node.StopAgent(t.Context()))
 	if out, err := c.cleanUp(node); err == nil || !strings.Contains(err.Error(), "2 pods run still") {
@@ -152,11 +162,44 @@ func cleanup(t *testing.T, s setup) (left int) {
 	for _, line := range differ {
 		t.Error(line)
 	}
+	for _, p := range pods { // nothing to restore of their devices, such as gso_max_segs
+		check(t, foreign(p.name).Do(func() error {
+			if _, err := netlink.LinkByName("eth0"); err == nil {
+				t.Errorf("%s has a device still", p.name)
+			}
+			return nil
+		}))
+		if bbr {
+			c.hasCongestionOfNode(p)
+		}
+	}
 	eventually(t, "maps are gone", 5*time.Second, func() error { return mapsGone(maps) })
 	if out, err := c.cleanUp(node); err != nil {
 		t.Errorf("clean up again: %v\n%s", err, out)
 	}
 	return len(differ)
+}
+
+// hasBBR reports whether the kernel has loaded BBR.
+func hasBBR() bool {
+	list, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	return err == nil && slices.Contains(strings.Fields(string(list)), "bbr")
+}
+
+// hasCongestionOfNode wants a pod's congestion control to be that of the node before its first agent.
+func (c *cluster) hasCongestionOfNode(p *sandbox) {
+	c.t.Helper()
+	before, err := os.ReadFile(filepath.Join(c.Node("node1").Dir(), "before"))
+	check(c.t, err)
+	for _, name := range []string{"tcp_congestion_control", "tcp_slow_start_after_idle"} {
+		check(c.t, foreign(p.name).Do(func() error {
+			data, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
+			if !strings.Contains(string(before), "\nipv4/"+name+":"+string(data)) {
+				c.t.Errorf("%s of %s is %s after clean-up", name, p.name, bytes.TrimSpace(data))
+			}
+			return err
+		}))
+	}
 }
 
 // mapsGone reports maps that are still referenced.

@@ -126,10 +126,16 @@ func (p *peering) await(what string, keys ...wgtypes.Key) {
 // peers are the keys that the device has.
 func (p *peering) peers() map[wgtypes.Key]bool {
 	p.t.Helper()
+	return p.peerKeys("node1")
+}
+
+// peerKeys are the keys of the peers of a node's WireGuard device.
+func (c *cluster) peerKeys(node string) map[wgtypes.Key]bool {
+	c.t.Helper()
 	var d *wgtypes.Device
-	check(p.t, p.Node("node1").Do(func() (err error) {
+	check(c.t, c.Node(node).Do(func() (err error) {
 		if encryptionState() == status.Fallback {
-			d, err = (&userspace.Client{RunDir: p.Node("node1").RunDir()}).Device(encryption.DeviceName)
+			d, err = (&userspace.Client{RunDir: c.Node(node).RunDir()}).Device(encryption.DeviceName)
 			return err
 		}
 		kernel, err := wgctrl.New()

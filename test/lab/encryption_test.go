@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -186,13 +187,18 @@ func zeroChecksum(ctx context.Context, from, to end, family int) error {
 }
 
 // datagrams sends a datagram each way, again if it is lost.
-func datagrams(ctx context.Context, from, to end, dst netip.Addr, data []byte) error {
-	client, server, err := connectUDP(ctx, from, to, dst, nil, nil)
+func datagrams(ctx context.Context, from, to end, dst netip.Addr, data []byte, options ...option) error {
+	client, server, err := connectUDP(ctx, from, to, dst, options, options)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
 	defer client.Close()
+	return converse(client, server, data)
+}
+
+// converse has a datagram of the client answered, again if it is lost.
+func converse(client, server *net.UDPConn, data []byte) (err error) {
 	buffer := make([]byte, 2*len(data))
 	for range 3 {
 		if _, err = client.Write(data); err != nil {
@@ -227,11 +233,13 @@ func bothWays(ctx context.Context, from, to end, dst netip.Addr, data []byte) er
 	}
 	defer client.Close()
 	defer server.Close()
+	return swap(client, server, data)
+}
+
+// swap sends data each way of a connection at once.
+func swap(client, server *net.TCPConn, data []byte) error {
 	var g errgroup.Group
-	for _, conn := range []interface {
-		io.ReadWriter
-		SetDeadline(time.Time) error
-	}{client, server} {
+	for _, conn := range []*net.TCPConn{client, server} {
 		if err := conn.SetDeadline(soon()); err != nil {
 			return err
 		}

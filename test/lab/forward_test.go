@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,13 +105,22 @@ func answerAll(c *net.UDPConn) {
 // forwarded is how many packets the stack of a node has forwarded.
 func (c *cluster) forwarded(node string, family int) int {
 	c.t.Helper()
-	read := snmp4
 	if family == 6 {
-		read = snmp6
+		return c.snmp(c.Node(node), "Ip6OutForwDatagrams")
 	}
+	return c.snmp(c.Node(node), "Ip: ForwDatagrams")
+}
+
+// snmp reads a counter of the kernel in a network namespace: of IPv4 if its name has a colon, otherwise of IPv6.
+func (c *cluster) snmp(in place, name string) int {
+	c.t.Helper()
 	var n int
-	err := c.Node(node).Do(func() (err error) {
-		n, err = read()
+	err := in.Do(func() (err error) {
+		if proto, short, ok := strings.Cut(name, ": "); ok {
+			n, err = snmp4(proto+":", short)
+		} else {
+			n, err = snmp6(name)
+		}
 		return err
 	})
 	if err != nil {
@@ -119,35 +129,33 @@ func (c *cluster) forwarded(node string, family int) int {
 	return n
 }
 
-// snmp4 reads ForwDatagrams from the pair of lines that names and counts them.
-func snmp4() (int, error) {
+// snmp4 reads a value from the pair of lines of a protocol that names and counts them.
+func snmp4(proto, name string) (int, error) {
 	data, err := os.ReadFile("/proc/thread-self/net/snmp")
 	if err != nil {
 		return 0, err
 	}
 	var names, values []string
 	for line := range bytes.Lines(data) {
-		if f := strings.Fields(string(line)); f[0] == "Ip:" {
+		if f := strings.Fields(string(line)); f[0] == proto {
 			names, values = values, f
 		}
 	}
-	for i, name := range names {
-		if name == "ForwDatagrams" && i < len(values) {
-			return strconv.Atoi(values[i])
-		}
+	if i := slices.Index(names, name); i >= 0 && i < len(values) {
+		return strconv.Atoi(values[i])
 	}
-	return 0, errors.New("no ForwDatagrams of Ip")
+	return 0, fmt.Errorf("no %s of %s", name, proto)
 }
 
-func snmp6() (int, error) {
+func snmp6(name string) (int, error) {
 	data, err := os.ReadFile("/proc/thread-self/net/snmp6")
 	if err != nil {
 		return 0, err
 	}
 	for line := range bytes.Lines(data) {
-		if f := strings.Fields(string(line)); f[0] == "Ip6OutForwDatagrams" {
+		if f := strings.Fields(string(line)); f[0] == name {
 			return strconv.Atoi(f[1])
 		}
 	}
-	return 0, errors.New("no Ip6OutForwDatagrams")
+	return 0, fmt.Errorf("no %s", name)
 }

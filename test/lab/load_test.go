@@ -240,7 +240,7 @@ func (s *streamLoad) moves() error {
 // whole waits until everything sent before it was called has arrived and was answered.
 func (u *countLoad) whole() error {
 	sent := u.sent.Load()
-	for end := time.Now().Add(patience(time.Second)); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := soon(); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		select {
 		case err := <-u.ended:
 			u.ended <- err
@@ -256,12 +256,22 @@ func (u *countLoad) whole() error {
 		sent, u.due(there), len(back), u.due(back))
 }
 
-// due says which datagrams these are, and when each was due to be sent.
+// due says which datagrams these are, in runs without a gap, and when the first and last of each were due to be sent.
 func (u *countLoad) due(numbers []int64) string {
+	at := func(n int64) string {
+		return u.begin.Add(time.Duration(n) * time.Second / time.Duration(rate/slow())).UTC().Format("15:04:05.000")
+	}
 	var text []string
-	for _, n := range numbers[:min(len(numbers), 10)] {
-		at := u.begin.Add(time.Duration(n) * time.Second / time.Duration(rate/slow()))
-		text = append(text, fmt.Sprintf("%d at %s", n, at.UTC().Format("15:04:05.000")))
+	for first := 0; first < len(numbers) && len(text) < 10; {
+		last := first
+		for last+1 < len(numbers) && numbers[last+1] == numbers[last]+1 {
+			last++
+		}
+		one := fmt.Sprintf("%d at %s", numbers[first], at(numbers[first]))
+		if last > first {
+			one += fmt.Sprintf(" to %d at %s", numbers[last], at(numbers[last]))
+		}
+		text, first = append(text, one), last+1
 	}
 	return strings.Join(text, ", ")
 }
@@ -307,8 +317,7 @@ func (l *load) stop() (total losses) {
 			l.cluster.t.Errorf("%s: %v", u.name, err)
 		}
 		sent := u.sent.Load()
-		for end := time.Now().Add(patience(time.Second)); len(u.answered.missing(sent)) > 0 &&
-			time.Now().Before(end); {
+		for end := soon(); len(u.answered.missing(sent)) > 0 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		lost := u.answered.missing(sent)

@@ -200,6 +200,7 @@ func TestPodDeleted(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			c := up(t, setup{mode: m})
+			c.settled("node1")
 			before := c.traces("node1")
 			load := startLoad(c)
 			c.newPodWorks("c1", way{"c1", "b1", "c1"}, way{"a2", "c1", "a2"})

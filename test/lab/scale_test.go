@@ -226,7 +226,8 @@ func (c *cluster) settled(node string) (pins []string) {
 	if hooks.TCX() != nil {
 		return nil
 	}
-	pods := strings.Count("\n"+c.ip(node, "-o", "-br", "link"), "\nmye")
+	links := "\n" + c.ip(node, "-o", "-br", "link")
+	pods := strings.Count(links, "\nmye") - strings.Count(links, "\nmyelin_") // the others are the node's own
 	for end := time.Now().Add(patience(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		pins, err := filepath.Glob(c.Node(node).BPFRoot() + "/myelin/links/mye*-from_pod")
 		if err == nil && len(pins) == pods {

@@ -38,8 +38,7 @@ const (
 	uiSeconds        = 240
 	kubeSeconds      = 150
 	clusterSeconds   = 720
-	vmFloorSeconds   = 1200
-	vmNewestSeconds  = 1140
+	vmSeconds        = 2320
 	labChunks        = 3
 	labChunkOverhead = 15
 )
@@ -97,9 +96,8 @@ func (r *runner) pieces(changed []string) []piece {
 			name: "Hubble CLI", seconds: cliTest.expected() + labChunkOverhead, builds: []string{cliBuild},
 			turn: 2, folders: cliFolders, run: withHubbleCLI(cliTest),
 		},
-		vmPiece(kernels()[1], vmFloorSeconds),
-		vmPiece(kernels()[0], vmNewestSeconds),
-		piece{name: "web page", seconds: uiSeconds, turn: 1, folders: uiFolders, run: webPage},
+		piece{name: "vm", seconds: vmSeconds, turn: 1, folders: append(datapath(), "test/vm"), run: inVM},
+		piece{name: "web page", seconds: uiSeconds, folders: uiFolders, run: webPage},
 		piece{name: "unit, all of it", seconds: unitSeconds, turn: 2, folders: unitFolders, run: whole},
 	)
 	for i, chunk := range rest.chunks(labChunks) {
@@ -192,12 +190,6 @@ func webPage(ctx context.Context, r *runner) error {
 	return makes("test-ui")(ctx, r)
 }
 
-func vmPiece(kernel string, seconds float64) piece {
-	return piece{
-		name: "vm " + kernel, seconds: seconds, turn: 1, folders: append(datapath(), "test/vm"), run: inVM(kernel),
-	}
-}
-
 // withServer runs the tests that ask an API server, after they are built one.
 func withServer(ctx context.Context, r *runner) error {
 	if err := buildKube(ctx); err != nil {
@@ -217,13 +209,11 @@ func withHubbleCLI(list tests) func(context.Context, *runner) error {
 	}
 }
 
-func inVM(kernel string) func(context.Context, *runner) error {
-	return func(ctx context.Context, r *runner) error {
-		if err := command("scripts/deps.sh", "vm")(ctx, r); err != nil {
-			return err
-		}
-		return r.inVM(ctx, []string{kernel})
+func inVM(ctx context.Context, r *runner) error {
+	if err := command("scripts/deps.sh", "vm")(ctx, r); err != nil {
+		return err
 	}
+	return r.inVM(ctx)
 }
 
 // labTests runs tests of the lab ring but for what ran in the core, or as touched by the change, before.

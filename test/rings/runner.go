@@ -106,7 +106,7 @@ func (r *runner) runRing(ctx context.Context, ring string) error {
 		}
 		return r.here(ctx, ring, "-parallel=4")
 	case vm:
-		return r.inVM(ctx, kernels())
+		return r.inVM(ctx)
 	case kube:
 		return buildKube(ctx)
 	}

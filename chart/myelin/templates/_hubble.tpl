@@ -183,7 +183,11 @@ hubble:
     {{- end }}
   {{- end }}
 myelin:
-  {{- toYaml (omit .Values.myelin "hubble" "proxy") | nindent 2 }}
+  {{- toYaml (omit .Values.myelin "hubble" "proxy" "wireguard") | nindent 2 }}
+  {{- if include "myelin.wireguard" . }}
+  wireguard:
+    supervise: false
+  {{- end }}
   {{- if include "myelin.proxyConfig" . }}
   {{- include "myelin.proxyConfig" . | nindent 2 }}
   {{- end }}
