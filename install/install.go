@@ -184,13 +184,28 @@ func Apply(ctx context.Context, cluster *kube.Objects, o Options) error {
 	return prune(ctx, cluster, o, have)
 }
 
+// most are the values with which the chart has all the objects that it can have, but for those of cert-manager.
+func most() map[string]any {
+	on := map[string]any{"enabled": true}
+	metrics := map[string]any{"enabled": true, "serviceMonitor": on}
+	return map[string]any{
+		"prometheus": metrics,
+		"operator":   map[string]any{"prometheus": metrics, "podDisruptionBudget": on, "replicas": 2},
+		"hubble": map[string]any{
+			"relay": map[string]any{"enabled": true, "podDisruptionBudget": on, "replicas": 2, "prometheus": metrics},
+			"ui": map[string]any{"enabled": true, "podDisruptionBudget": on, "replicas": 2,
+				"ingress": map[string]any{"enabled": true, "hosts": []any{"hubble.example.org"}}},
+			"metrics": map[string]any{"enabled": []any{"drop"}, "serviceMonitor": on, "dashboards": on},
+			"export":  map[string]any{"dynamic": on},
+		},
+		"encryption": map[string]any{"enabled": true, "type": "wireguard",
+			"wireguard": map[string]any{"userspaceFallback": true}},
+	}
+}
+
 // prune deletes what the chart can have and this rendering has not.
 func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.Ref]bool) error {
-	metrics := map[string]any{"enabled": true, "serviceMonitor": map[string]any{"enabled": true}}
-	most := map[string]any{"prometheus": metrics, "operator": map[string]any{
-		"prometheus": metrics, "podDisruptionBudget": map[string]any{"enabled": true}, "replicas": 2,
-	}}
-	values := chart.Over(most, imageOfValues(o.Values))
+	values := chart.Over(most(), imageOfValues(o.Values))
 	all, err := chart.Render(chart.Options{
 		Release: release, Namespace: o.Namespace, Version: o.Version, Service: release, Values: values,
 	})
@@ -200,7 +215,8 @@ func prune(ctx context.Context, cluster *kube.Objects, o Options, have map[kube.
 	for _, object := range lasting(all) {
 		r := kube.RefOf(object.Content)
 		// not ours, where the values say so; and a namespace has Secrets of users
-		if have[r] || r.Kind == "Namespace" || r.Kind == "ServiceAccount" || strings.HasPrefix(r.Kind, "ClusterRole") {
+		if have[r] || strings.HasPrefix(r.Kind, "ClusterRole") ||
+			slices.Contains([]string{"Namespace", "Secret", "ServiceAccount"}, r.Kind) {
 			continue
 		}
 		if err := remove(ctx, cluster, r, o.Say); err != nil {
