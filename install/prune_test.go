@@ -52,8 +52,9 @@ func TestMost(t *testing.T) {
 func TestPrune(t *testing.T) {
 	w := start(t)
 	w.apply(reachable(map[string]any{
-		"encryption": map[string]any{"enabled": true, "wireguard": map[string]any{"userspaceFallback": true}},
-		"hubble":     map[string]any{"relay": map[string]any{"enabled": true, "replicas": 2}}, // as world plays
+		"encryption": map[string]any{"enabled": true, "type": "wireguard",
+			"wireguard": map[string]any{"userspaceFallback": true}},
+		"hubble": map[string]any{"relay": map[string]any{"enabled": true, "replicas": 2}}, // as world plays
 	}))
 	said := w.apply(reachable(nil))
 	for _, want := range []string{"DaemonSet kube-system/myelin-wireguard deleted",
