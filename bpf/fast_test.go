@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -21,6 +22,8 @@ func fastTables() []table {
 		{name: "fast, netkit", settings: settingsOf(longTimes, netkit), rows: fastRows()},
 		{name: "fast, masquerading", settings: settingsOf(longTimes, masquerading), rows: fastWireRows()},
 		{name: "fast, flows", settings: settingsOf(longTimes, tracking), rows: fastFlowRows()},
+		{name: "fast, flows, Hubble", settings: settingsOf(longTimes, tracking, traced), rows: fastFlowRows()},
+		{name: "fast, events of flows", settings: settingsOf(longTimes, tracking, traced), rows: fastEventRows()},
 		{name: "fast, Hubble", settings: settingsOf(longTimes, traced), rows: fastTraceRows()},
 		{name: "fast, tunnel", settings: settingsOf(longTimes, tunnel4, vxlanPort), rows: slices.Concat(
 			fastTunnelRows(), fastOuterRows(packet.IPv4), fullOuterRows())},
@@ -207,28 +210,56 @@ func fullRows() []row {
 }
 
 // fastFlowRows are packets of a connection that has a conntrack entry.
-func fastFlowRows() []row {
-	out := func(flags string) step {
-		return step{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40000 > 80 ` + flags, want: "FORWARD_WIRE",
-			out: `eth node > node2 | ip a > c ttl 63 | tcp 40000 > 80 ` + flags}
-	}
-	in := func(flags string) step {
-		return step{at: "from_wire eth0", in: `eth node2 > node | ip c > a | tcp 80 > 40000 ` + flags,
-			want: "FORWARD_POD", out: `eth gw > a | ip c > a ttl 63 | tcp 80 > 40000 ` + flags}
-	}
-	syn := out("S")
+// outOf and inOf are segments of the connection from a to c with these flags.
+func outOf(flags string) step {
+	return step{at: "from_pod linka", in: `eth a > gw | ip a > c | tcp 40000 > 80 ` + flags, want: "FORWARD_WIRE",
+		out: `eth node > node2 | ip a > c ttl 63 | tcp 40000 > 80 ` + flags}
+}
+
+func inOf(flags string) step {
+	return step{at: "from_wire eth0", in: `eth node2 > node | ip c > a | tcp 80 > 40000 ` + flags, want: "FORWARD_POD",
+		out: `eth gw > a | ip c > a ttl 63 | tcp 80 > 40000 ` + flags}
+}
+
+// openedSteps are the first packets of the connection.
+func openedSteps() []step {
+	syn := outOf("S")
 	syn.want = "FORWARD_RESOLVE"
-	return []row{{name: "a connection", steps: []step{
-		syn, in("SA"), out("A"), in("A"),
-		fast(out("PA")), fast(in("PA")), fast(out("A")), fast(in("A")),
-		notFast(out("FA")), notFast(in("FA")), notFast(out("A")),
-	}}, {name: "another MAC", steps: []step{
-		syn, in("SA"), out("A"), fast(out("A")),
-		notFast(step{at: "from_pod linka", in: `eth b > gw | ip a > c | tcp 40000 > 80 A`, want: "DROP_SPOOFED_MAC"}),
-		notFast(step{at: "from_pod linkb", in: `eth b > gwb | ip a > c | tcp 40000 > 80 A`,
-			want: "DROP_SPOOFED_ADDRESS"}),
-		fast(out("A")),
-	}}}
+	return []step{syn, notFast(inOf("SA")), fast(outOf("A")), fast(inOf("A"))}
+}
+
+// fastEventRows is the connection while the ends of flows are reported.
+func fastEventRows() []row {
+	end := outOf("FA")
+	end.before = func(t testing.TB, w *world) { must(t, w.Listening.Set(uint32(DatapathListenLISTEN_FLOWS))) }
+	return []row{{name: "a connection", steps: append(openedSteps(), notFast(end), fast(outOf("A")),
+		notFast(inOf("FA")))}}
+}
+
+func fastFlowRows() []row {
+	other := func(s step) step { // of a connection for whose replies the forwarding cache has a decision
+		s.in, s.out = strings.ReplaceAll(s.in, "40000", "40001"), strings.ReplaceAll(s.out, "40000", "40001")
+		return s
+	}
+	stale := other(inOf("SA"))
+	stale.before = bumps(0)
+	last := notFast(outOf("A"))
+	const seen = tcpSYN | tcpACK | tcpPSH | tcpFIN
+	last.after = all(last.after, flowIs(flowWant{"a", 7, 6, seen, seen, closing | replied}))
+	after := func(name string, steps ...step) row { return row{name: name, steps: append(openedSteps(), steps...)} }
+	return []row{
+		after("a connection", fast(outOf("PA")), fast(inOf("PA")), fast(outOf("A")), fast(inOf("A")), fast(outOf("FA")),
+			fast(inOf("A")), fast(outOf("FA")), fast(inOf("FA")), last),
+		after("a connection that is reset", notFast(outOf("SF")), notFast(inOf("RA"))),
+		after("another connection", notFast(other(outOf("S"))), fast(other(inOf("SA")))),
+		after("policies change before the reply", notFast(other(outOf("S"))), notFast(stale)),
+		after("another MAC", fast(outOf("A")),
+			notFast(step{at: "from_pod linka", in: `eth b > gw | ip a > c | tcp 40000 > 80 A`,
+				want: "DROP_SPOOFED_MAC"}),
+			notFast(step{at: "from_pod linkb", in: `eth b > gwb | ip a > c | tcp 40000 > 80 A`,
+				want: "DROP_SPOOFED_ADDRESS"}),
+			fast(outOf("A"))),
+	}
 }
 
 // fastTraceRows are packets while Hubble reads which packets are forwarded.

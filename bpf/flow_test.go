@@ -12,6 +12,7 @@ const (
 	tcpFIN = 0x01
 	tcpSYN = 0x02
 	tcpRST = 0x04
+	tcpPSH = 0x08
 	tcpACK = 0x10
 
 	closing = uint8(DatapathFlowFlagFLOW_CLOSING)

@@ -118,10 +118,16 @@ INLINE struct cached_direction *cached_direction(struct cached_flow *k, __u32 di
 	return &k->way[direction & 1];
 }
 
-/* Whether the cached decision applies to the packet, which must have neither SYN nor RST. Cost: per packet. */
+/* Whether the packet can begin or reset a flow, and must take the full path: SYN without ACK, and RST. */
+INLINE bool packet_changes_flow(const struct packet *pkt)
+{
+	return pkt->tcp_flags & (TCP_SYN | TCP_RST) && (pkt->tcp_flags & (TCP_ACK | TCP_RST)) != TCP_ACK;
+}
+
+/* Whether the cached decision applies to the packet. Cost: per packet. */
 INLINE bool cached_direction_usable(const struct packet *pkt, const struct cached_flow *k, struct cached_direction *w)
 {
-	return !(pkt->tcp_flags & (TCP_SYN | TCP_RST)) && w->path.in_ifindex == pkt->ifindex && cached_flow_valid(k) &&
+	return !packet_changes_flow(pkt) && w->path.in_ifindex == pkt->ifindex && cached_flow_valid(k) &&
 	       path_is_current(&w->path);
 }
 
@@ -140,13 +146,36 @@ INLINE void cached_direction_clear(struct cached_direction *w)
 	w->bytes = 0;
 }
 
-/* Caches the decision for the packet's direction, for as long as the copy is valid. The next packet revalidates it. */
-INLINE void cached_direction_set(struct cached_direction *w, const struct packet *pkt, const struct path *path)
+/* Caches the decision for packets of one direction, which arrive by the device, for as long as the copy is valid. */
+INLINE void cached_direction_set(struct cached_direction *w, __u32 in_ifindex, const struct path *path)
 {
 	w->path = *path;
-	w->path.in_ifindex = pkt->ifindex;
+	w->path.in_ifindex = in_ifindex;
 	w->path.fast = path_fast(path);
-	w->path.generation = epoch_generation() - 1;
+}
+
+/*
+ * Whether a decision of the forwarding cache applies to all packets of one direction of the tracked flow: they need
+ * neither translation nor another policy lookup.
+ */
+INLINE bool cached_flow_takes(const struct cached_flow *k, const struct path *p)
+{
+	return p->flags & PATH_TRACKED && !(p->flags & ~(PATH_TRACKED | PATH_POLICY | PATH_L7)) &&
+	       (!(p->flags & PATH_POLICY) || k->policy_epoch == p->epoch);
+}
+
+/*
+ * Caches the decision for replies if the forwarding cache has it, which spares the first one the full path. path is
+ * that of the packet, whose output device replies arrive by. Cost: per flow, a lookup.
+ */
+INLINE void cached_reply_set(struct cached_flow *k, const struct packet *pkt, const struct path *path)
+{
+	bool any = config.wire_any && pkt->hook == HOOK_FROM_POD && path->action != PATH_POD;
+	__u64 hash = any ? addr_hash(&pkt->src) : addr_pair_hash(&pkt->dst, &pkt->src);
+	struct cached_path *p = path_lookup(hash >> config.path_shift, &pkt->dst, &pkt->src, path->ifindex, any);
+
+	if (p && cached_flow_takes(k, &p->path))
+		cached_direction_set(&k->way[1], path->ifindex, &p->path);
 }
 
 /* Extends the copy's validity after a flush, and clears its forwarding decisions: they are looked up again. */
@@ -173,6 +202,20 @@ INLINE void cached_flow_fill(struct cached_flow *k, const struct packet *pkt, __
 	k->way[0].tcp_flags = 0;
 	k->way[1].tcp_flags = 0;
 	cached_flow_renew(k);
+}
+
+/*
+ * Checks whether a FIN or RST that was added to the copy ends the flow. If so, returns true and invalidates the copy:
+ * the next packet, which is mostly the last one, flushes it. Cost: a few packets per connection.
+ */
+INLINE bool cached_flow_close(struct cached_flow *k)
+{
+	if (k->closed || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST ||
+			   k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
+		return false;
+	k->closed = true;
+	k->valid_until = clock_now();
+	return true;
 }
 
 /*

@@ -107,6 +107,32 @@ INLINE bool fast_leave(struct __sk_buff *skb, void *data, const struct path *p, 
 	return true;
 }
 
+/* Whether the packet has no FIN, or no event must report the end of its flow. Cost: per packet. */
+INLINE bool fast_fin(const struct packet *pkt)
+{
+	return likely(!(pkt->tcp_flags & TCP_FIN)) || !event_flow_wanted(EVENT_FLOW_END, NULL);
+}
+
+/*
+ * Finds the copy of the packet's flow, as flow_cache_find does. IPv6 addresses are read from the packet again, because
+ * there are no registers for them during the lookup. Cost: per packet.
+ */
+INLINE struct cached_flow *fast_flow_find(struct packet *pkt, const void *data, int family, int *direction)
+{
+	__u32 i = flow_cache_index(pkt);
+	struct cached_flow *k = bpf_map_lookup_elem(&flow_cache, &i);
+
+	if (family == 6)
+		packet_read6(pkt, data + L3);
+	if (likely(k && (*direction = cached_flow_direction(pkt, k)) != DIRECTION_NONE))
+		return k;
+	i ^= 1;
+	k = bpf_map_lookup_elem(&flow_cache, &i);
+	if (family == 6)
+		packet_read6(pkt, data + L3);
+	return k && (*direction = cached_flow_direction(pkt, k)) != DIRECTION_NONE ? k : NULL;
+}
+
 /* Forwards a packet of a flow that may be tracked, by its copy. Returns as fast_leave does. Cost: per packet. */
 INLINE bool fast_flow(struct __sk_buff *skb, struct packet *pkt, void *data, int family, __u32 hook, int *verdict)
 {
@@ -114,9 +140,9 @@ INLINE bool fast_flow(struct __sk_buff *skb, struct packet *pkt, void *data, int
 	struct cached_flow *k;
 	int direction;
 
-	if (!l4_peek(skb, pkt) || pkt->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST))
+	if (!l4_peek(skb, pkt) || packet_changes_flow(pkt) || !fast_fin(pkt))
 		return false;
-	k = flow_cache_find(pkt, &direction);
+	k = fast_flow_find(pkt, data, family, &direction);
 	if (!k)
 		return false;
 	pkt->ifindex = skb->ifindex;
@@ -124,6 +150,8 @@ INLINE bool fast_flow(struct __sk_buff *skb, struct packet *pkt, void *data, int
 	if (!w->path.fast || !cached_direction_usable(pkt, k, w) || !fast_applies(skb, pkt, data, &w->path))
 		return false;
 	cached_direction_count(skb, pkt, w);
+	if (unlikely(pkt->tcp_flags & TCP_FIN))
+		cached_flow_close(k);
 	return fast_leave(skb, data, &w->path, family, hook, verdict);
 }
 

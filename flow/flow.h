@@ -281,8 +281,12 @@ APART int flow_cache_insert(__u32 side)
 		flow_cache_evict(k);
 	cached_flow_fill(k, &c->pkt, side, c->path.epoch);
 	k->proxied = c->path.action == PATH_PROXY;
-	if (c->path.action != PATH_NONE && c->path.action != PATH_RESOLVE)
-		cached_direction_set(&k->way[0], &c->pkt, &c->path);
+	if (c->path.action == PATH_NONE || c->path.action == PATH_RESOLVE)
+		return 0;
+	cached_direction_set(&k->way[0], c->pkt.ifindex, &c->path);
+	k->way[0].path.generation = epoch_generation() - 1; /* it may be new: the next packet revalidates it */
+	if (!k->proxied)
+		cached_reply_set(k, &c->pkt, &c->path);
 	return 0;
 }
 
@@ -298,18 +302,11 @@ INLINE void flow_cache_sync(const struct cpu *c, struct flow *f, int side)
 	cached_direction(k, !direction)->tcp_flags = flow_side(f, !side)->tcp_flags;
 }
 
-/*
- * Checks whether a FIN or RST that was added to the copy ends the flow. If so, sends the event at once, and invalidates
- * the copy: the next packet, which is mostly the last one, flushes it. Cost: a few packets per connection.
- */
+/* Sends the event of the flow's end, if the FIN or RST that was added to the copy ends it. */
 INLINE void cached_flow_end(struct __sk_buff *skb, struct cached_flow *k)
 {
-	if (k->closed || !((k->way[0].tcp_flags | k->way[1].tcp_flags) & TCP_RST ||
-			   k->way[0].tcp_flags & k->way[1].tcp_flags & TCP_FIN))
-		return;
-	k->closed = true;
-	k->valid_until = clock_now();
-	event_flow(skb, EVENT_FLOW_END, NULL);
+	if (cached_flow_close(k))
+		event_flow(skb, EVENT_FLOW_END, NULL);
 }
 
 /* Counts a packet in the copy. Cost: per packet. */

@@ -68,6 +68,23 @@ INLINE bool track_renew(struct cpu *c, struct cached_flow *k)
 }
 
 /*
+ * Makes the copy's decision for one direction that of the forwarding cache. The last packet of a closed flow needs no
+ * lookup if the one it has is still valid. Returns false if there is none that the flow can take.
+ */
+INLINE bool track_decision(const struct cpu *c, struct cached_flow *k, struct cached_direction *w, bool any)
+{
+	struct cached_path *p;
+
+	if (k->closed && w->path.in_ifindex == c->pkt.ifindex && path_is_valid(&w->path))
+		return true;
+	p = path_find(&c->pkt, any);
+	if (!p || !cached_flow_takes(k, &p->path))
+		return false;
+	cached_direction_set(w, c->pkt.ifindex, &p->path);
+	return true;
+}
+
+/*
  * Forwards a packet of a cached flow whose cached decision does not apply to it: the first reply, the first packet in
  * some 30 ms, or an RST. Uses the forwarding cache, and flushes the copy if it has expired. Returns a verdict, or
  * TC_ACT_UNSPEC if the packet must take the new-flow path. Cost: some 60 times a second per flow.
@@ -75,39 +92,35 @@ INLINE bool track_renew(struct cpu *c, struct cached_flow *k)
 APART int track_resume(struct __sk_buff *skb, __u32 any)
 {
 	struct cpu *c = cpu_this();
-	struct cached_path *p;
-	struct cached_flow *k;
 	struct cached_direction *w;
+	struct cached_flow *k;
 	int direction;
 
-	if (!c || flow_syn(&c->pkt))
+	k = c ? flow_cache_find(&c->pkt, &direction) : NULL;
+	if (!k || k->proxied)
 		return TC_ACT_UNSPEC;
-	k = flow_cache_find(&c->pkt, &direction);
-	p = path_find(&c->pkt, any);
-	if (!k || !p || k->proxied || !flow_tracked(&p->path) ||
-	    p->path.flags & ~(PATH_TRACKED | PATH_POLICY | PATH_L7))
-		return TC_ACT_UNSPEC;
-	if (policy_enforced(&p->path) && k->policy_epoch != p->path.epoch)
-		return TC_ACT_UNSPEC;
-	if (c->pkt.hook == HOOK_FROM_WIRE && unlikely(!path_tunnel_matches(skb, c, &p->path)))
-		return TC_ACT_UNSPEC;
-	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_matches(skb, &p->path)))
-		return drop_spoofed(skb, c, &p->path);
 	w = cached_direction(k, direction);
+	if (!track_decision(c, k, w, any))
+		return TC_ACT_UNSPEC;
+	if (c->pkt.hook == HOOK_FROM_WIRE && unlikely(!path_tunnel_matches(skb, c, &w->path)))
+		return TC_ACT_UNSPEC;
+	if (c->pkt.hook == HOOK_FROM_POD && unlikely(!path_mac_matches(skb, &w->path)))
+		return drop_spoofed(skb, c, &w->path);
 	if (k->closed)
 		cached_direction_count(skb, &c->pkt, w); /* before the flush: none may follow */
 	if (!cached_flow_valid(k) && !track_renew(c, k))
 		return TC_ACT_UNSPEC;
 	if (!k->closed)
 		cached_direction_count(skb, &c->pkt, w);
-	cached_direction_set(w, &c->pkt, &p->path);
-	c->pkt.slot = c->pkt.hook == HOOK_FROM_POD ? p->path.src_slot : p->path.dst_slot;
+	w->path.in_ifindex = c->pkt.ifindex; /* cleared by track_renew */
+	c->pkt.slot = c->pkt.hook == HOOK_FROM_POD ? w->path.src_slot : w->path.dst_slot;
 	cached_flow_end(skb, k);
-	return path_follow(skb, c, &p->path, p->path.action, c->pkt.hook);
+	return path_follow(skb, c, &w->path, w->path.action, c->pkt.hook);
 }
 
 /*
- * Forwards a packet from a pod by its cached flow. Returns a verdict, or TC_ACT_UNSPEC if the flow is not cached.
+ * Forwards a packet from a pod by its cached flow. Returns a verdict, or TC_ACT_UNSPEC if the flow is not cached, or
+ * begins with the packet.
  * Cost: per packet.
  */
 INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
@@ -118,7 +131,7 @@ INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 
 	if (!l4_parse_plain(skb, &c->pkt) && (direction = l4_parse(skb, &c->pkt)))
 		return drop(skb, c, direction);
-	k = flow_cache_find(&c->pkt, &direction);
+	k = flow_syn(&c->pkt) ? NULL : flow_cache_find(&c->pkt, &direction);
 	if (unlikely(!k))
 		return TC_ACT_UNSPEC;
 	w = cached_direction(k, direction);
@@ -143,7 +156,7 @@ INLINE int track_from_wire(struct __sk_buff *skb, struct cpu *c, bool any)
 
 	if (unlikely(!l4_parse_plain(skb, &c->pkt) && l4_parse(skb, &c->pkt)))
 		return TC_ACT_UNSPEC;
-	k = flow_cache_find(&c->pkt, &direction);
+	k = flow_syn(&c->pkt) ? NULL : flow_cache_find(&c->pkt, &direction);
 	if (unlikely(!k))
 		return TC_ACT_UNSPEC;
 	w = cached_direction(k, direction);
