@@ -1,7 +1,10 @@
 package userspace
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -9,10 +12,12 @@ import (
 )
 
 // raisePriority has the process scheduled before others: the packets of all pods wait for it, and those that do not fit
-// into the queue of the device are lost. A container may not have the right to do so.
+// into the queue of the device are lost. Where the kernel schedules each session as a group (sched(7), autogroups), the
+// nice value of the group counts, and that of threads only within it. A container may not have the right to do so.
 func raisePriority() {
 	nice := -15
 	_, _, _ = syscall.AllThreadsSyscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(nice))
+	_ = os.WriteFile("/proc/self/autogroup", []byte(strconv.Itoa(nice)), 0)
 }
 
 // limitCapabilities gives up all capabilities but CAP_NET_ADMIN, which the MTU of the device and buffers of sockets
@@ -23,6 +28,10 @@ func limitCapabilities() error {
 	data := [2]unix.CapUserData{{Effective: keep, Permitted: keep}}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
 		uintptr(unsafe.Pointer(&data[0])), 0)
+	if errno == unix.ENOTSUP {
+		return errors.New("give up capabilities: the program was built with cgo, which does not allow that: " +
+			"build it with CGO_ENABLED=0, as make build does")
+	}
 	if errno != 0 {
 		return fmt.Errorf("give up capabilities: %w", errno)
 	}
