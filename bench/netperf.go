@@ -28,6 +28,9 @@ type Test struct {
 // streamUnit is the unit of a stream.
 const streamUnit = "Mbit/s"
 
+// Count returns how many transactions or bytes a run in the VM has.
+func (t Test) Count() int { return t.count }
+
 // Tests are all kinds of traffic, in the order they are run in.
 func Tests() []Test {
 	return []Test{

@@ -8,6 +8,7 @@
 #   124: out of time; 125: the VM ended without an exit code (its console is printed). -w FOLDER the guest may really
 #   write there --icount one CPU in virtual time, 1 ns an instruction: speeds are path lengths and repeat whatever the
 #   machine's load --nics two network cards (virtio-net, one queue each) on one hub, which leads nowhere else
+#   VM_PLUGIN=FILE,OPTION... loads a plugin of QEMU
 #   VM_ACCEL=kvm instead of software emulation; asked for, not probed: a nested /dev/kvm may open and then hang the
 #   guest
 set -euo pipefail
@@ -145,6 +146,7 @@ boot() { # CMD ARG...; the rest of the settings are run's
   share root / always
   [ -z "$writable" ] || share rw "$writable" auto
   [ -z "$nics" ] || cards
+  [ -z "${VM_PLUGIN:-}" ] || qemu+=(-plugin "$VM_PLUGIN")
   [ ! -s "$initramfs" ] || qemu+=(-initrd "$initramfs")
   mkfifo "$run/out"; cat "$run/out" & reader=$!; pids+=("$reader")   # a stdio chardev would close with our stdin
   qemu+=(-chardev "file,id=out,path=$run/out,append=on" -device virtserialport,chardev=out,name=out
