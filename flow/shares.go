@@ -275,6 +275,8 @@ func (s *Shares) wanted(now Usage) bool {
 // yieldAfter returns for how long an entry of the endpoint has had no packet when it is evicted.
 func (s *Shares) yieldAfter(slot uint16, e Evidence) time.Duration {
 	switch {
+	case e == Unproven && s.looked.at.IsZero() && s.current.Entries > s.size/8:
+		return shareYieldLeast // it is not known how fast entries came without an agent, nor when the next pass is
 	case e == Unproven && s.current.crowdedBy(slot):
 		return s.unprovenLife()
 	case e != Proven && s.counted.crowdedBy(slot):

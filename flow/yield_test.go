@@ -12,11 +12,12 @@ func TestYieldAfter(t *testing.T) {
 	const size, slot, other, never = 16384, 5, 6, math.MaxInt64
 	idle, most := Usage{Max: size}, Usage{Entries: size / 3, Max: size, Slot: slot, Most: size / 3}
 	full := Usage{Entries: size * 2 / 3, Max: size}
+	some := Usage{Entries: size / 6, Max: size}
 	limited := Usage{Entries: size / 2, Max: size, Slot: slot, Most: size / 2}
 	for _, row := range []struct {
 		name             string
 		counted, current Usage
-		rate             float64 // entries per second
+		rate             float64 // entries per second; 0: the first pass, before any look
 		slot             uint16
 		e                Evidence
 		want             time.Duration
@@ -27,12 +28,19 @@ func TestYieldAfter(t *testing.T) {
 		{"at least a quarter of a second", idle, most, 50_000, slot, Unproven, 250 * time.Millisecond},
 		{"another endpoint", idle, most, 50_000, other, Unproven, never},
 		{"all endpoints", idle, full, 50_000, other, Unproven, 250 * time.Millisecond},
-		{"no more entries come", idle, limited, 0, slot, Unproven, 250 * time.Millisecond},
+		{"no more entries come", idle, limited, 0.1, slot, Unproven, 250 * time.Millisecond},
+		{"the first pass", idle, some, 0, slot, Unproven, 250 * time.Millisecond},
+		{"the first pass, TIME-WAIT", idle, some, 0, slot, Lingering, never},
+		{"the first pass, an idle table", idle, idle, 0, slot, Unproven, never},
+		{"a later pass", idle, some, 50_000, slot, Unproven, never},
 		{"lingering", most, most, 50_000, slot, Lingering, time.Second},
 		{"lingering since the last pass", idle, most, 50_000, slot, Lingering, never},
 		{"proven", most, limited, 50_000, slot, Proven, never},
 	} {
-		s := Shares{size: size, counted: row.counted, current: row.current, looked: look{rate: row.rate}}
+		s := Shares{size: size, counted: row.counted, current: row.current}
+		if row.rate > 0 {
+			s.looked = look{rate: row.rate, at: time.Now()}
+		}
 		if got := s.yieldAfter(row.slot, row.e); got != row.want {
 			t.Errorf("%s: %s, want %s", row.name, got, row.want)
 		}
