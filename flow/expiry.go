@@ -18,9 +18,9 @@ import (
 // Bounds of the collection's work.
 const (
 	collectEvery = 10 * time.Second
-	collectPause = 10    // times what a pass took, at least, between two of them
-	collectRate  = 65536 // rows looked at a second, at most
-	collectStep  = 1024  // rows between looks at the limit
+	collectPause = 15 * time.Microsecond // from the begin of a pass to the next, at least, for each row: ten times its cost
+	collectRate  = 65536                 // rows looked at a second, at most
+	collectStep  = 1024                  // rows between looks at the limit
 )
 
 // LookInterval is how often it is checked whether a table is filling up.
@@ -51,6 +51,8 @@ type Expiry[K, V any] struct {
 	Evidence func(*K, *V) (e Evidence, seen uint32)
 	// Demand is how many entries the table must have room for because of one, as the function Demand.
 	Demand func(Clock, *K, *V) int
+
+	seen int // rows of the last pass
 }
 
 // Run collects until ctx ends.
@@ -68,7 +70,7 @@ func (e *Expiry[K, V]) Run(ctx context.Context) error {
 		if err := e.Pass(ctx, settings.Hz); err != nil && ctx.Err() == nil {
 			e.Log.Warn(e.Rows+" that are over stay for another while", "error", err)
 		}
-		for soonest := began.Add(time.Since(began) * collectPause); ; {
+		for soonest := began.Add(time.Duration(e.seen) * collectPause); ; {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -101,7 +103,7 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 	if u, err := e.Shares.Room(); err == nil && e.Shares.wanted(u) {
 		limit.SetLimit(rate.Inf) // before others run out of room
 	}
-	seen := 0
+	e.seen = 0
 	var failed error
 	err = bpf.Each(e.Map, func(k *K, r *V) bool {
 		switch {
@@ -113,7 +115,7 @@ func (e *Expiry[K, V]) Pass(ctx context.Context, hz uint32) error {
 		default:
 			e.Shares.add(e.Slot(k, r), e.Demand(clock, k, r))
 		}
-		if seen++; seen%collectStep == 0 && failed == nil {
+		if e.seen++; e.seen%collectStep == 0 && failed == nil {
 			failed = limit.WaitN(ctx, collectStep)
 		}
 		return failed == nil
