@@ -18,9 +18,11 @@ import (
 // Bounds of the collection's work.
 const (
 	collectEvery = 10 * time.Second
-	collectPause = 15 * time.Microsecond // from the begin of a pass to the next, at least, for each row: ten times its cost
-	collectRate  = 65536                 // rows looked at a second, at most
-	collectStep  = 1024                  // rows between looks at the limit
+	collectPause = 10    // times what a pass took, at least, between two of them
+	collectRate  = 65536 // rows looked at a second, at most
+	collectStep  = 1024  // rows between looks at the limit
+	// collectRow bounds the pause by the rows of the pass: it may have taken long for want of a CPU.
+	collectRow = 60 * time.Microsecond
 )
 
 // LookInterval is how often it is checked whether a table is filling up.
@@ -70,7 +72,8 @@ func (e *Expiry[K, V]) Run(ctx context.Context) error {
 		if err := e.Pass(ctx, settings.Hz); err != nil && ctx.Err() == nil {
 			e.Log.Warn(e.Rows+" that are over stay for another while", "error", err)
 		}
-		for soonest := began.Add(time.Duration(e.seen) * collectPause); ; {
+		pause := min(time.Since(began)*collectPause, time.Duration(e.seen)*collectRow)
+		for soonest := began.Add(pause); ; {
 			select {
 			case <-ctx.Done():
 				return nil
