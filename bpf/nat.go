@@ -29,13 +29,22 @@ func (o *Objects) ReadNatReply(k *DatapathNatTuple, r *DatapathNatEntry, reply *
 	return found && reply.Request == *k, err
 }
 
-// DeleteNatReply deletes the entry of a flow's replies, after the NAT entry.
+// DeleteNatReply deletes the entry of a flow's replies, after the NAT entry. A new flow may take the tuple at the same
+// time: its entry is put back.
 func (o *Objects) DeleteNatReply(k *DatapathNatTuple, r *DatapathNatEntry) error {
 	var reply DatapathNatReply
 	if own, err := o.ReadNatReply(k, r, &reply); err != nil || !own {
 		return err
 	}
-	if err := o.NatReplies.Delete(ReplyTuple(k, r)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	tuple := ReplyTuple(k, r)
+	err := o.NatReplies.LookupAndDelete(&tuple, &reply)
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported): // kernel 5.13 and before
+		err = o.NatReplies.Delete(&tuple)
+	case err == nil && reply.Request != *k:
+		err = o.NatReplies.Update(&tuple, &reply, ebpf.UpdateNoExist)
+	}
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("delete an entry of nat_replies: %w", err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,9 @@ func (r rateTest) run(t *testing.T) openloop.Report {
 	t.Logf("%v; the server accepted %d; %d packets dropped for want of a port", report, server.Accepted(), dropped)
 	if report.Failed > 0 {
 		t.Errorf("%d of %d connections failed: %v", report.Failed, report.Opened, report.Reasons)
+		for _, n := range c.Nodes() {
+			t.Logf("drops on %s: %s", n.Name(), c.drops(n.Name()))
+		}
 	}
 	if again = r.again(t, clients) - again; again > report.Opened/100 {
 		t.Errorf("%d SYNs were sent again: the server did not take the first one", again)
@@ -176,4 +180,17 @@ func worldClients(n int) []netip.Addr {
 		list = append(list, worldClient(i, 4))
 	}
 	return list
+}
+
+// drops are the metrics of packets that the node has dropped, by reason.
+func (c *cluster) drops(node string) string {
+	_, text, err := c.nodeGet(node, "/metrics")
+	check(c.t, err)
+	var lines []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "myelin_drop_count_total{") && !strings.HasSuffix(line, " 0\n") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(lines, "; ")
 }
