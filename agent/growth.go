@@ -16,7 +16,7 @@ import (
 )
 
 // growthInterval is how often the use of maps is compared with their size, whose rows have to be counted. Conntrack
-// tables are looked at more often (flow.Usage.Look).
+// tables are looked at more often (flow.LookInterval).
 const growthInterval = 10 * time.Second
 
 // growth is what limits the growth of the tables of conntrack and NAT entries.

@@ -15,6 +15,32 @@ func Get[K any](m *ebpf.Map, key K, value any) (bool, error) {
 	return err == nil, err
 }
 
+// DeleteIf deletes a row if over is true of what it has then, and reports whether it did. It returns it; over
+// may complete it. A row that goes on is put back as it was, unless packets have begun another one. Kernels before 5.14
+// can't look up and delete at once: there, a row that begins in between is deleted.
+func DeleteIf[K, V any](m *ebpf.Map, key *K, over func(*V) bool) (row V, deleted bool, err error) {
+	err = m.LookupAndDelete(key, &row)
+	taken := err == nil
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		err = m.Lookup(key, &row)
+	}
+	before := row
+	switch {
+	case err != nil:
+	case over(&row):
+		if !taken {
+			err = m.Delete(key)
+		}
+		deleted = err == nil
+	case taken:
+		err = m.Update(key, &before, ebpf.UpdateNoExist)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) || errors.Is(err, ebpf.ErrKeyExist) {
+		err = nil
+	}
+	return row, deleted, err
+}
+
 // End is one end of a flow, as the rows of the datapath have it.
 type End struct {
 	Addr DatapathAddr

@@ -37,14 +37,8 @@ func (o *Objects) DeleteNatReply(k *DatapathNatTuple, r *DatapathNatEntry) error
 		return err
 	}
 	tuple := ReplyTuple(k, r)
-	err := o.NatReplies.LookupAndDelete(&tuple, &reply)
-	switch {
-	case errors.Is(err, ebpf.ErrNotSupported): // kernel 5.13 and before
-		err = o.NatReplies.Delete(&tuple)
-	case err == nil && reply.Request != *k:
-		err = o.NatReplies.Update(&tuple, &reply, ebpf.UpdateNoExist)
-	}
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) && !errors.Is(err, ebpf.ErrKeyExist) {
+	own := func(reply *DatapathNatReply) bool { return reply.Request == *k }
+	if _, _, err := DeleteIf(o.NatReplies, &tuple, own); err != nil {
 		return fmt.Errorf("delete an entry of nat_replies: %w", err)
 	}
 	return nil

@@ -142,29 +142,8 @@ func (e *Expiry[K, V]) evicts(clock Clock, k *K, r *V) bool {
 // One that passes between that and the deletion begins a new row; a translated flow gets the same port, which follows
 // from its addresses.
 func (e *Expiry[K, V]) remove(clock Clock, k *K) error {
-	var r V
-	err := e.Map.LookupAndDelete(k, &r)
-	deleted := err == nil
-	if errors.Is(err, ebpf.ErrNotSupported) { // kernel 5.13 and before
-		err = e.Map.Lookup(k, &r)
-	}
-	row := r // Over may complete it
-	switch goesOn := err == nil && !e.Over(clock, k, &r) && !e.evicts(clock, k, &r); {
-	case goesOn && deleted:
-		err = e.Map.Update(k, &row, ebpf.UpdateNoExist)
-		if errors.Is(err, ebpf.ErrKeyExist) {
-			err = nil
-		}
-		return err
-	case goesOn:
-		return nil
-	case err == nil && !deleted:
-		err = e.Map.Delete(k)
-	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	if err != nil {
+	r, deleted, err := bpf.DeleteIf(e.Map, k, func(r *V) bool { return e.Over(clock, k, r) || e.evicts(clock, k, r) })
+	if err != nil || !deleted {
 		return err
 	}
 	e.Count.Add(1)

@@ -120,8 +120,7 @@ APART int track_resume(struct __sk_buff *skb, __u32 any)
 
 /*
  * Forwards a packet from a pod by its cached flow. Returns a verdict, or TC_ACT_UNSPEC if the flow is not cached, or
- * begins with the packet.
- * Cost: per packet.
+ * begins with the packet. Cost: per packet.
  */
 INLINE int track_from_pod(struct __sk_buff *skb, struct cpu *c)
 {

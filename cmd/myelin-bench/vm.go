@@ -16,7 +16,7 @@ import (
 	"myelin/bench/results"
 )
 
-// measureVM runs this same program in the VM and reads the list that it leaves in a folder shared with it.
+// inVM runs this same program in the VM and reads the list that it leaves in a folder shared with it.
 func (s settings) inVM(ctx context.Context) ([]results.Result, error) {
 	self, err := os.Executable()
 	if err != nil {

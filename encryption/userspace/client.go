@@ -38,14 +38,20 @@ func (a *About) Instance() string { return strconv.FormatInt(a.Started.UnixNano(
 
 // dial connects to the process of a device. The error wraps fs.ErrNotExist if there is none.
 func (c *Client) dial(name string) (net.Conn, error) {
-	conn, err := net.DialTimeout("unix", socketOf(c.RunDir, name), answerTime)
-	if errors.Is(err, unix.ECONNREFUSED) {
-		err = fs.ErrNotExist
-	}
+	conn, err := dial(socketOf(c.RunDir, name))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the process of %s: %w", name, err)
 	}
 	return conn, nil
+}
+
+// dial connects to a socket. The error wraps fs.ErrNotExist if no process listens.
+func dial(path string) (net.Conn, error) {
+	conn, err := net.DialTimeout("unix", path, answerTime)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		err = fs.ErrNotExist
+	}
+	return conn, err
 }
 
 // About returns what the process of a device says of itself. The error wraps fs.ErrNotExist if there is none.

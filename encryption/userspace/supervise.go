@@ -3,10 +3,8 @@ package userspace
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -15,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"myelin/internal/daemon"
 )
@@ -177,10 +173,7 @@ func (c *Client) Supervised() bool {
 }
 
 func (c *Client) dialSupervisor() (net.Conn, error) {
-	conn, err := net.DialTimeout("unix", supervisorSocket(c.RunDir), answerTime)
-	if errors.Is(err, unix.ECONNREFUSED) {
-		err = fs.ErrNotExist
-	}
+	conn, err := dial(supervisorSocket(c.RunDir))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the supervisor of WireGuard's processes: %w", err)
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"myelin/bpf"
 )
 
@@ -70,8 +68,7 @@ func (o *orphans) deleteOrphan(k bpf.DatapathNatTuple) error {
 	if orphan, err := o.isOrphan(&r); err != nil || !orphan {
 		return err
 	}
-	if err := o.datapath.NatReplies.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return err
-	}
-	return nil
+	same := func(now *bpf.DatapathNatReply) bool { return now.Request == r.Request }
+	_, _, err = bpf.DeleteIf(o.datapath.NatReplies, &k, same)
+	return err
 }

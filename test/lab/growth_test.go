@@ -252,11 +252,8 @@ func (g *growing) burst(t *testing.T, name, from string, send sending, connectio
 
 // dropped is the number of packets that node1 has dropped for want of room in a table of flows.
 func (g *growing) dropped() (packets float64) {
-	_, text, err := g.nodeGet("node1", "/metrics")
-	check(g.t, err)
-	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, "myelin_drop_count_total{") ||
-			!strings.Contains(line, `"flow_limit"`) && !strings.Contains(line, `"map_full"`) {
+	for _, line := range g.drops("node1") {
+		if !strings.Contains(line, `"flow_limit"`) && !strings.Contains(line, `"map_full"`) {
 			continue
 		}
 		var n float64

@@ -86,7 +86,7 @@ func (r rateTest) run(t *testing.T) openloop.Report {
 	if report.Failed > 0 {
 		t.Errorf("%d of %d connections failed: %v", report.Failed, report.Opened, report.Reasons)
 		for _, n := range c.Nodes() {
-			t.Logf("drops on %s: %s", n.Name(), c.drops(n.Name()))
+			t.Logf("drops on %s: %s", n.Name(), strings.Join(c.drops(n.Name()), "; "))
 		}
 	}
 	if again = r.again(t, clients) - again; again > report.Opened/100 {
@@ -183,14 +183,13 @@ func worldClients(n int) []netip.Addr {
 }
 
 // drops are the metrics of packets that the node has dropped, by reason.
-func (c *cluster) drops(node string) string {
+func (c *cluster) drops(node string) (lines []string) {
 	_, text, err := c.nodeGet(node, "/metrics")
 	check(c.t, err)
-	var lines []string
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "myelin_drop_count_total{") && !strings.HasSuffix(line, " 0\n") {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
-	return strings.Join(lines, "; ")
+	return lines
 }

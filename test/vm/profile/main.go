@@ -67,9 +67,9 @@ func run(ctx context.Context, args []string) error {
 }
 
 func parse(args []string) (s settings, scenarios []string, err error) {
-	cache := os.Getenv("XDG_CACHE_HOME")
-	if cache == "" {
-		cache = filepath.Join(os.Getenv("HOME"), ".cache")
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return s, nil, err
 	}
 	flags := flag.NewFlagSet("profile", flag.ContinueOnError)
 	test := flags.String("test", "crr", "one kind of traffic")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -146,10 +147,7 @@ func write(w io.Writer, profiles []profile, top int) error {
 			names[name] = true
 		}
 	}
-	var rows []string
-	for name := range names {
-		rows = append(rows, name)
-	}
+	rows := slices.Collect(maps.Keys(names))
 	more := func(name string) float64 { return last.functions[name] - first.functions[name] }
 	slices.SortFunc(rows, func(a, b string) int {
 		return cmp.Or(cmp.Compare(max(more(b), -more(b)), max(more(a), -more(a))), cmp.Compare(a, b))
