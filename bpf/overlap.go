@@ -67,7 +67,7 @@ func (d *Datapath) copyNewFlows() (flows int, err error) {
 	}
 	if o.flows != nil {
 		err = Each(o.flows, func(k *DatapathFlowKey, f *DatapathFlow) bool {
-			if f.Created >= since && d.Flows.Update(k, f, ebpf.UpdateNoExist) == nil {
+			if f.Created >= since && d.addFlow(k, f) {
 				flows++
 			}
 			return true
@@ -84,11 +84,25 @@ func (d *Datapath) copyNewFlows() (flows int, err error) {
 	return flows, err
 }
 
-// addNatEntry adds an entry with that of its replies, unless a flow of today has one of them.
+// addFlow adds an entry, unless packets have added one with its key to the table of today. One that was copied and is
+// older is of a closed connection, whose ports are used again.
+func (d *Datapath) addFlow(k *DatapathFlowKey, f *DatapathFlow) bool {
+	err := d.Flows.Update(k, f, ebpf.UpdateNoExist)
+	if !errors.Is(err, ebpf.ErrKeyExist) {
+		return err == nil
+	}
+	var today DatapathFlow
+	return d.Flows.Lookup(k, &today) == nil && today.Created < f.Created && d.Flows.Update(k, f, ebpf.UpdateAny) == nil
+}
+
+// addNatEntry adds an entry with that of its replies, unless packets have added one with either key to the tables of
+// today. One that was copied and is older is of a closed connection, as in addFlow.
 func (d *Datapath) addNatEntry(k *DatapathNatTuple, e *DatapathNatEntry, replies *ebpf.Map) bool {
 	var today DatapathNatEntry
 	if d.NatEntries.Lookup(k, &today) == nil {
-		return false
+		if today.CreatedAt() >= e.CreatedAt() || d.NatEntries.Delete(k) != nil || d.DeleteNatReply(k, &today) != nil {
+			return false
+		}
 	}
 	if hasReply(e) {
 		tuple, reply := ReplyTuple(k, e), DatapathNatReply{Request: *k}

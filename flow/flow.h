@@ -193,11 +193,15 @@ INLINE void flow_set_verdict(const struct cpu *c, struct flow *f)
 		f->flags |= FLOW_PROXY; /* and never less: the ends have the proxy's sequence numbers */
 }
 
-/* Resets the state of a closed flow when a SYN opens a new connection between the same ports. */
+/*
+ * Resets the state of a closed flow when a SYN opens a new connection between the same ports, which is as old as its
+ * SYN: the agent copies new flows to larger tables, and purges flows that are older than their pod.
+ */
 INLINE void flow_reopen(const struct cpu *c, struct flow *f, int side)
 {
 	if (!(f->flags & FLOW_CLOSING) || !flow_syn(&c->pkt))
 		return;
+	f->created = bpf_jiffies64();
 	f->flags &= FLOW_NAT | FLOW_INDEXED | (f->flags & FLOW_NAT ? FLOW_PROXY : 0);
 	f->origin = side;
 	f->side[0].tcp_flags = 0;
