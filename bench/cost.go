@@ -47,18 +47,38 @@ type cost struct {
 	flows flows
 	// verdict is what the program returns, for each packet unless known is set.
 	verdict int32
-	begins  bool   // each packet begins a flow
-	bound   bool   // newBound is timed instead of the hook's program; others have vsBound
-	known   bool   // packets of known flows that XDP passes to tc are counted
-	ratio   string // name of the ratio to hitName; empty: none
-	vsBound string // name of the ratio to boundName; empty: none
+	begins  bool // each packet begins a flow
+	bound   bool // newBound is timed instead of the hook's program
+	selects bool // of a bound: it also selects the backend
+	known   bool // packets of known flows that XDP passes to tc are counted
+	ratios  []ratio
+}
+
+// ratio compares a cost with the sum of others, by their names.
+type ratio struct {
+	name string
+	of   []string
 }
 
 // hitName is the cost that others are multiples of.
 const hitName = "xdp/ns_udp_hit"
 
-// boundName is the cost that those of new flows are multiples of.
-const boundName = "xdp/ns_new_bound"
+// Costs that those of new flows are multiples of.
+const (
+	boundName       = "xdp/ns_new_bound"
+	neededByTCPName = "xdp/ns_tcp_needed"
+	neededByUDPName = "xdp/ns_udp_needed"
+)
+
+// ofHit is the ratio to a hit.
+func ofHit(name string) []ratio { return []ratio{{name, []string{hitName}}} }
+
+// ofNewFlow are the ratios of a new flow of a protocol: to a hit, to the insertions that it takes, and to all that it
+// takes, which is a hit, too.
+func ofNewFlow(proto, needed string) []ratio {
+	return append(ofHit("xdp/x_"+proto+"_new"), ratio{"xdp/" + proto + "_new_vs_bound", []string{boundName}},
+		ratio{"xdp/" + proto + "_new_vs_needed", []string{needed, hitName}})
+}
 
 // knownToTC is the result of costs with known set.
 const knownToTC = "xdp/known_to_tc_percent"
@@ -82,18 +102,22 @@ func xdpCosts(udp, tcp string) []cost {
 		{name: hitName, to: "lb", l4: udp, begin: udp, flows: few, verdict: xdpTX},
 		{name: "xdp/ns_tcp_established", to: "lb", l4: tcp + " A", begin: tcp + " S", flows: few, verdict: xdpTX},
 		{name: "xdp/ns_ipip_hit", front: frontIPIP, to: "lb", l4: udp, begin: udp, flows: few, verdict: xdpTX,
-			ratio: "xdp/x_ipip_hit"},
+			ratios: ofHit("xdp/x_ipip_hit")},
 		{name: "xdp/ns_udp_hit_65536", front: frontMany, to: "lb", l4: udp, begin: udp, flows: many, verdict: xdpTX,
-			known: true, ratio: "xdp/x_hit_65536"},
+			known: true, ratios: ofHit("xdp/x_hit_65536")},
 		// the path is that of the other protocol's flows
 		{name: "xdp/ns_tcp_syn", to: "lb", l4: tcp + " S", begin: udp, flows: fresh, verdict: xdpTX, begins: true,
-			ratio: "xdp/x_tcp_new", vsBound: "xdp/tcp_new_vs_bound"},
+			ratios: ofNewFlow("tcp", neededByTCPName)},
 		{name: "xdp/ns_udp_new", to: "lb", l4: udp, begin: tcp + " S", flows: fresh, verdict: xdpTX, begins: true,
-			ratio: "xdp/x_udp_new", vsBound: "xdp/udp_new_vs_bound"},
+			ratios: ofNewFlow("udp", neededByUDPName)},
 		{name: boundName, to: "lb", l4: tcp + " S", begin: udp, flows: fresh, verdict: xdpTX, begins: true, bound: true,
-			ratio: "xdp/x_new_bound"},
+			ratios: ofHit("xdp/x_new_bound")},
+		{name: neededByTCPName, to: "lb", l4: tcp + " S", begin: udp, flows: fresh, verdict: xdpTX, begins: true,
+			bound: true, selects: true},
+		{name: neededByUDPName, to: "lb", l4: udp, begin: tcp + " S", flows: fresh, verdict: xdpTX, begins: true,
+			bound: true, selects: true},
 		{name: "xdp/ns_tcp_unknown", to: "lb", l4: tcp + " A", flows: unknown, verdict: xdpPass},
-		{name: "xdp/ns_miss", to: "unused", l4: udp, flows: unknown, verdict: xdpPass, ratio: "xdp/x_miss_udp"},
+		{name: "xdp/ns_miss", to: "unused", l4: udp, flows: unknown, verdict: xdpPass, ratios: ofHit("xdp/x_miss_udp")},
 	}
 	return at(bpf.FromWireXDP, list)
 }

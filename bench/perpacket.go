@@ -79,11 +79,14 @@ func (b *costBench) results(family Family) ([]results.Result, error) {
 	for _, t := range timings {
 		list = append(list, results.Result{Name: fmt.Sprintf("%s_v%d", t.name, family), Value: median(t.took),
 			Unit: "ns"})
-		for _, r := range []struct{ name, of string }{{t.ratio, hitName}, {t.vsBound, boundName}} {
-			if r.name == "" {
-				continue
+		for _, r := range t.ratios {
+			baseline := make([]float64, len(t.took))
+			for _, name := range r.of {
+				for i, took := range tookBy(name) {
+					baseline[i] += took
+				}
 			}
-			value, err := medianRatio(t.took, tookBy(r.of))
+			value, err := medianRatio(t.took, baseline)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.name, err)
 			}

@@ -48,12 +48,7 @@ func TestPerPacket(t *testing.T) {
 	want := 0
 	for _, c := range costs() {
 		want += 2
-		if c.ratio != "" {
-			want += 2
-		}
-		if c.vsBound != "" {
-			want += 2
-		}
+		want += 2 * len(c.ratios)
 		if c.known {
 			want += 2
 		}

@@ -41,7 +41,7 @@ func newTiming(f *front, d *bpf.Datapath, c cost) (t *timing, err error) {
 		return t, err
 	}
 	if c.bound {
-		if t.bounding, err = newBound(d, f.family); err != nil {
+		if t.bounding, err = newBound(d, f.family, c); err != nil {
 			return t, err
 		}
 		program = t.bounding

@@ -37,11 +37,13 @@ type DatapathAffinityKey struct {
 }
 
 type DatapathBackend struct {
-	_     structs.HostLayout
-	Addr  DatapathAddr
-	Port  uint16
-	Proto uint8
-	Pad   [5]uint8
+	_           structs.HostLayout
+	Addr        DatapathAddr
+	Port        uint16
+	Proto       uint8
+	ServiceHigh uint8
+	ServiceLow  uint16
+	Stat        uint16
 }
 
 type DatapathBackendSet struct {

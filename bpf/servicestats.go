@@ -26,6 +26,28 @@ func MemberValue(stat uint32, external bool) uint32 {
 // MemberStat is the index in an entry of members.
 func MemberStat(value uint32) uint32 { return value >> DatapathMemberBitsMEMBER_STAT_SHIFT }
 
+// BackendStat is the index of a Service's counters in an entry of backends. The zero BackendStat stands for none.
+type BackendStat struct{ Service, Index uint32 }
+
+// Counters are those that the entry names.
+func (b *DatapathBackend) Counters() BackendStat {
+	return BackendStat{Service: uint32(b.ServiceHigh)<<16 | uint32(b.ServiceLow), Index: uint32(b.Stat)}
+}
+
+// CountersOf are the counters that the entry of a Service's backend can name: there is no room for Services from 2^24
+// on, which have none.
+func CountersOf(service, index uint32) BackendStat {
+	if index == 0 || service >= 1<<24 {
+		return BackendStat{}
+	}
+	return BackendStat{Service: service, Index: index}
+}
+
+// SetCounters sets what Counters returns.
+func (b *DatapathBackend) SetCounters(s BackendStat) {
+	b.ServiceHigh, b.ServiceLow, b.Stat = uint8(s.Service>>16), uint16(s.Service), uint16(s.Index)
+}
+
 // Add adds the counters of another one.
 func (s *DatapathServiceStat) Add(o *DatapathServiceStat) {
 	for side := range s.Packets {

@@ -60,6 +60,22 @@ func changeMembers(value func(uint32) uint32) func(testing.TB, *world) {
 	}
 }
 
+// nameCounters has the entries of all backends name the counters.
+func nameCounters(c BackendStat) func(testing.TB, *world) {
+	return func(t testing.TB, w *world) {
+		was := rowsIn[uint32, DatapathBackend](t, w.Backends)
+		for id, b := range was {
+			b.SetCounters(c)
+			must(t, w.Backends.Put(id, b))
+		}
+		t.Cleanup(func() {
+			for id, b := range was {
+				must(t, w.Backends.Put(id, b))
+			}
+		})
+	}
+}
+
 func statRows() []row {
 	const request, reply = `eth router > node | ip world > lb | udp 40000 > 81`,
 		`eth node2 > node | ip c > node | udp 8080 > 51000 | "reply"`
@@ -92,6 +108,15 @@ func statRows() []row {
 			{at: "from_wire eth0", in: request, want: "FORWARD_RESOLVE", after: statsAre(0, 1, 1, 0),
 				before: changeMembers(func(uint32) uint32 { return MemberValue(0, true) })},
 			{at: "from_wire eth0", in: reply, want: "FORWARD_RESOLVE", after: statsAre(0, 1, 1, 1)},
+		}},
+		{name: "an index in the backend's entry", steps: []step{
+			{at: "from_wire eth0", in: request, want: "FORWARD_RESOLVE", after: statsAre(7, 1, 1, 0),
+				before: nameCounters(BackendStat{Service: portC, Index: 7})},
+			{at: "from_wire eth0", in: reply, want: "FORWARD_RESOLVE", after: statsAre(7, 1, 1, 1)},
+		}},
+		{name: "an index of another Service in the backend's entry", steps: []step{
+			{at: "from_wire eth0", in: request, want: "FORWARD_RESOLVE", after: statsAre(portC, 1, 1, 0),
+				before: nameCounters(BackendStat{Service: portC | 1<<16, Index: 7})},
 		}},
 		{name: "an index that does not exist", steps: []step{
 			{at: "from_wire eth0", in: request, want: "FORWARD_RESOLVE", after: statsAre(0, 0, 0, 0),

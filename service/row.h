@@ -100,11 +100,17 @@ struct {
 	__type(value, struct maglev_row);
 } maglev_tables SEC(".maps");
 
+/*
+ * The fields stat and service save most flows a lookup in members: a backend belongs to one Service, as a rule. For
+ * others of its Services, members has the index.
+ */
 struct backend {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
-	__u8 pad[5];
+	__u8 service_high; /* bits 16 to 23 of the number of the Service that stat is for */
+	__u16 service_low;
+	__u16 stat; /* index into service_stats; 0: none */
 };
 
 /* By number; numbers are not reused while agents can remember them. */

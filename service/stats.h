@@ -8,12 +8,18 @@
 
 #include "row.h"
 
-/* Returns the index of the counters of a Service's backend, 0 if it has none of its own. Cost: per flow, one lookup. */
+/*
+ * Returns the index of the counters of a Service's backend, 0 if it has none of its own. Cost: per flow; one lookup if
+ * the backend's entry has that of another Service, or none.
+ */
 INLINE __u16 service_stat_find(__u32 service, const struct backend *b)
 {
 	struct member_key key = { .addr = b->addr, .service = service, .port = b->port, .proto = b->proto };
-	__u32 *member = bpf_map_lookup_elem(&members, &key);
+	__u32 *member;
 
+	if (likely(b->stat && (b->service_high << 16 | b->service_low) == service))
+		return b->stat;
+	member = bpf_map_lookup_elem(&members, &key);
 	return member ? *member >> MEMBER_STAT_SHIFT : 0;
 }
 

@@ -62,6 +62,7 @@ func (k *Kernel) writeBackend(b *service.Backend) error {
 	row := backendRow(b)
 	var old bpf.DatapathBackend
 	had, err := bpf.Get(k.datapath.Backends, b.ID, &old)
+	row.SetCounters(old.Counters())
 	if err == nil && (!had || old != row) {
 		err = putRow(k, k.datapath.Backends, b.ID, row)
 	}
@@ -96,6 +97,7 @@ func (k *Kernel) deleteBackend(id uint32) error {
 	if err != nil {
 		return fmt.Errorf("delete backend %d: %w", id, err)
 	}
+	delete(k.counters, id)
 	if old.Proto == uint8(service.UDP) {
 		signal(k.udpBackendGone)
 	}

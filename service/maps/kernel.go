@@ -59,6 +59,8 @@ type Kernel struct {
 	tally   tally
 	ranges  map[uint32]rangeKeys // source ranges by Service
 	members map[uint32]memberKeys
+	// counters are those that the rows of backends name, by number of the backend.
+	counters map[uint32]bpf.BackendStat
 	// membersAt are the revisions that the members of a Service are from, lingering Services with members that get no
 	// new flows.
 	membersAt map[uint32]memberRevisions
@@ -88,7 +90,8 @@ func New(p Params) (*Kernel, error) {
 		refs: map[uint32]uint32{}, ranges: map[uint32]rangeKeys{}, removals: map[removal]bool{},
 		direct: settings.Direct != 0, lingering: map[uint32]cluster.Key{}, membersAt: map[uint32]memberRevisions{},
 		tally:   newTally(service.PortRange{First: settings.NodePortMin, Last: settings.NodePortMax}),
-		members: map[uint32]memberKeys{}, serviceOf: map[bpf.DatapathFrontendKey]frontendService{},
+		members: map[uint32]memberKeys{}, counters: map[uint32]bpf.BackendStat{},
+		serviceOf:    map[bpf.DatapathFrontendKey]frontendService{},
 		affinityWake: make(chan struct{}, 1), udpBackendGone: make(chan struct{}, 1),
 		flowScanWake: make(chan struct{}, 1),
 	}

@@ -22,9 +22,14 @@ type memberKeys map[bpf.DatapathMemberKey]uint32
 // change together: its members are computed once for all of them.
 type memberRevisions struct{ frontends, backends statedb.Revision }
 
-// membersOf are the backends of all frontends of a Service, from the tables, and whether external clients may get them
-// by DSR.
-func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map[bpf.DatapathMemberKey]bool {
+// member is a backend of a Service, and whether external clients may get it by DSR.
+type member struct {
+	backend  *service.Backend
+	external bool
+}
+
+// membersOf are the backends of all frontends of a Service, from the tables.
+func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map[bpf.DatapathMemberKey]member {
 	trusted := map[uint32]bool{} // by number of the backend
 	for f := range k.tables.Frontends.List(txn, service.FrontendsByService(name)) {
 		if f.ServiceID != id {
@@ -40,11 +45,11 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map
 			trusted[s.Backend] = trusted[s.Backend] || k.direct && f.Scopes&service.External != 0
 		}
 	}
-	out := make(map[bpf.DatapathMemberKey]bool, len(trusted))
+	out := make(map[bpf.DatapathMemberKey]member, len(trusted))
 	for backend, external := range trusted {
 		if b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(backend)); ok {
 			row := backendRow(b)
-			out[bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}] = external
+			out[bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}] = member{b, external}
 		}
 	}
 	return out
@@ -54,7 +59,7 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map
 // some: backends that terminate, for example. The frontends do not change when the Service loses these, tendStats looks
 // again.
 func (k *Kernel) keepUsed(
-	txn statedb.ReadTxn, name cluster.Key, id uint32, want map[bpf.DatapathMemberKey]bool,
+	txn statedb.ReadTxn, name cluster.Key, id uint32, want map[bpf.DatapathMemberKey]member,
 ) {
 	delete(k.lingering, id)
 	if f, _, ok := k.tables.Frontends.Get(txn, service.FrontendsByService(name)); !ok || f.ServiceID != id {
@@ -64,12 +69,18 @@ func (k *Kernel) keepUsed(
 		if _, wanted := want[key]; wanted || bpf.MemberStat(value) == 0 {
 			continue
 		}
-		at := service.L4(key.Addr.Netip(), bpf.Port(key.Port), service.Protocol(key.Proto))
-		b, _, ok := k.tables.Backends.Get(txn, service.BackendByAddress(at))
-		if ok && slices.ContainsFunc(b.Uses, func(u service.Use) bool { return u.Service == name }) {
-			want[key], k.lingering[id] = false, name
+		b := k.backendOf(txn, key)
+		if b != nil && slices.ContainsFunc(b.Uses, func(u service.Use) bool { return u.Service == name }) {
+			want[key], k.lingering[id] = member{backend: b}, name
 		}
 	}
+}
+
+// backendOf is the backend of a member in the table, nil if it is gone.
+func (k *Kernel) backendOf(txn statedb.ReadTxn, key bpf.DatapathMemberKey) *service.Backend {
+	at := service.L4(key.Addr.Netip(), bpf.Port(key.Port), service.Protocol(key.Proto))
+	b, _, _ := k.tables.Backends.Get(txn, service.BackendByAddress(at))
+	return b
 }
 
 // writeMembers makes the members of a Service in the kernel equal to those in the tables.
@@ -84,11 +95,18 @@ func (k *Kernel) writeMembers(txn statedb.ReadTxn, name cluster.Key, id uint32) 
 	delete(k.membersAt, id)
 	want := k.membersOf(txn, name, id)
 	k.keepUsed(txn, name, id, want)
-	for key, trusted := range want {
-		value := bpf.MemberValue(k.stats.Take(key), trusted)
+	for key, m := range want {
+		stat := k.stats.Take(key)
+		value := bpf.MemberValue(stat, m.external)
 		if value == 0 {
 			delete(want, key)
-		} else if err := k.writeMember(key, value); err != nil {
+			continue
+		}
+		err := k.writeMember(key, value)
+		if named := k.counters[m.backend.ID]; err == nil && (named.Index == 0 || named.Service == id) {
+			err = k.writeCounters(m.backend, bpf.CountersOf(id, stat))
+		}
+		if err != nil {
 			return fmt.Errorf("write members of %s: %w", name, err)
 		}
 	}
@@ -121,12 +139,17 @@ func (k *Kernel) noteMember(key bpf.DatapathMemberKey, value uint32) {
 	k.members[key.Service][key] = value
 }
 
-func (k *Kernel) deleteMembers(id uint32, keep map[bpf.DatapathMemberKey]bool) error {
+func (k *Kernel) deleteMembers(id uint32, keep map[bpf.DatapathMemberKey]member) error {
+	txn := k.db.ReadTxn()
 	for key := range k.members[id] {
 		if _, wanted := keep[key]; wanted {
 			continue
 		}
-		if err := deleteRow(k, k.datapath.Members, key); err != nil {
+		err := k.releaseCounters(txn, key)
+		if err == nil {
+			err = deleteRow(k, k.datapath.Members, key)
+		}
+		if err != nil {
 			return fmt.Errorf("delete members of service %d: %w", id, err)
 		}
 		delete(k.members[id], key)
@@ -162,10 +185,65 @@ func (k *Kernel) readMembers() error {
 		return true
 	})
 	if err == nil {
+		err = bpf.Each(k.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) bool {
+			k.noteCounters(*id, b.Counters())
+			return true
+		})
+	}
+	if err == nil {
 		k.stats, err = stats.New(k.datapath, indexes, time.Now())
 	}
 	if err != nil {
 		return fmt.Errorf("read members: %w", err)
 	}
 	return nil
+}
+
+// releaseCounters has the row of a member that is to be deleted name the counters of another Service of the backend, if
+// it has one. The row of a backend that is gone goes, too.
+func (k *Kernel) releaseCounters(txn statedb.ReadTxn, key bpf.DatapathMemberKey) error {
+	b := k.backendOf(txn, key)
+	if b == nil || k.counters[b.ID].Service != key.Service {
+		return nil
+	}
+	var next bpf.BackendStat
+	for _, u := range b.Uses {
+		s, _, ok := k.tables.Services.Get(txn, service.ByKey(u.Service))
+		if !ok || s.ID == k.counters[b.ID].Service {
+			continue
+		}
+		key.Service = s.ID
+		if stat := bpf.MemberStat(k.members[s.ID][key]); stat != 0 {
+			next = bpf.CountersOf(s.ID, stat)
+		}
+	}
+	return k.writeCounters(b, next)
+}
+
+// writeCounters has the row of a backend, if there is one, name the counters, so that flows need not look for them in
+// members.
+func (k *Kernel) writeCounters(b *service.Backend, want bpf.BackendStat) error {
+	if k.counters[b.ID] == want {
+		return nil
+	}
+	var row bpf.DatapathBackend
+	had, err := bpf.Get(k.datapath.Backends, b.ID, &row)
+	if had && err == nil {
+		row.SetCounters(want)
+		if err = putRow(k, k.datapath.Backends, b.ID, row); err == nil {
+			k.noteCounters(b.ID, row.Counters())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write counters of backend %d (%s): %w", b.ID, b.L4(), err)
+	}
+	return nil
+}
+
+func (k *Kernel) noteCounters(backend uint32, s bpf.BackendStat) {
+	if s.Index == 0 {
+		delete(k.counters, backend)
+		return
+	}
+	k.counters[backend] = s
 }

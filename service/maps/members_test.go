@@ -129,3 +129,65 @@ func TestMembersForExternalClients(t *testing.T) {
 		}
 	}
 }
+
+// countersOf reports rows of backends in the table that name counters which members do not have for that Service. It
+// returns how many rows name some.
+func (r *rig) countersOf(t testing.TB) (named int) {
+	t.Helper()
+	each(t, r.datapath.Backends, func(id *uint32, b *bpf.DatapathBackend) {
+		c := b.Counters()
+		if _, _, ok := r.Desired.Backends.Get(r.DB.ReadTxn(), service.BackendByID(*id)); !ok || c.Index == 0 {
+			return
+		}
+		named++
+		var value uint32
+		key := bpf.DatapathMemberKey{Addr: b.Addr, Service: c.Service, Port: b.Port, Proto: b.Proto}
+		had, err := bpf.Get(r.datapath.Members, key, &value)
+		if err != nil || !had || bpf.MemberStat(value) != c.Index {
+			t.Errorf("backend %d names %+v, members have %d (%t, %v)", *id, c, bpf.MemberStat(value), had, err)
+		}
+	})
+	return named
+}
+
+// The row of a backend names the counters of one of its Services. When that one has lost it, those of another.
+func TestCountersOfBackends(t *testing.T) {
+	r := newRig(t, service.Config{}, small())
+	o := servicetest.Many(3, 1)
+	own, shared := o.Slices[0], *o.Slices[2]
+	of := func(i int) uint32 {
+		s, _, ok := r.Desired.Services.Get(r.DB.ReadTxn(), service.ByKey(o.Services[i].Key()))
+		if !ok {
+			t.Fatalf("there is no Service %d", i)
+		}
+		return s.ID
+	}
+	names := func(want uint32) {
+		t.Helper()
+		r.syncMembers(t)
+		if n := r.countersOf(t); n != 2 {
+			t.Errorf("%d of 2 backends name counters", n)
+		}
+		each(t, r.datapath.Backends, func(_ *uint32, b *bpf.DatapathBackend) {
+			if c := b.Counters(); b.Addr.Netip() == own.Endpoints[0].Address && c.Service != want {
+				t.Errorf("the backend of two Services names the counters of %d, want %d", c.Service, want)
+			}
+		})
+	}
+	shared.Endpoints = nil
+	o.Slices[2] = &shared
+	r.Set(t, o)
+	first, second := of(0), of(2)
+	names(first)
+	again := shared
+	again.Endpoints = own.Endpoints
+	r.PutSlice(t, &again)
+	names(first)
+	r.agent(t, r.datapath)
+	r.again(t)
+	names(first)
+	none := *own
+	none.Endpoints = nil
+	r.PutSlice(t, &none)
+	names(second)
+}

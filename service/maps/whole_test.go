@@ -30,6 +30,7 @@ func (r *rig) uses() map[[2]uint32]bool {
 // backend, or of another Service, and frontends of an address whose row lacks their scope.
 func (r *rig) whole(t testing.TB) {
 	t.Helper()
+	r.countersOf(t)
 	uses := r.uses()
 	known, addresses := map[uint32]bool{}, map[bpf.DatapathAddr]uint32{}
 	each(t, r.datapath.Frontends, func(key *bpf.DatapathFrontendKey, f *bpf.DatapathFrontend) {
@@ -99,6 +100,9 @@ func (r *rig) counted(t testing.TB) {
 	}
 	if !reflect.DeepEqual(other.tally, r.tally) {
 		t.Errorf("frontends are counted wrong: got %+v, want %+v", r.tally, other.tally)
+	}
+	if !maps.Equal(other.counters, r.counters) {
+		t.Errorf("counters are remembered wrong: got %+v, want %+v", r.counters, other.counters)
 	}
 	if !reflect.DeepEqual(other.ranges, r.ranges) {
 		t.Errorf("ranges are remembered wrong: got %+v, want %+v", r.ranges, other.ranges)
