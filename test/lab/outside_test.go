@@ -218,22 +218,35 @@ func (c *cluster) localPolicy(f int) {
 	}
 }
 
-// refusedWithin is at once: a second later, the next SYN would have been refused.
-const refusedWithin = 500 * time.Millisecond
+// refusedAtOnce wants a connection to be refused at once: its SYN is not sent again a second later.
+func (c *cluster) refusedAtOnce(name string, connect func() error) error {
+	c.t.Helper()
+	before := c.sentAgain(name)
+	err := connect()
+	if err == nil {
+		return errors.New("it is accepted, want a refusal")
+	}
+	if n := c.sentAgain(name) - before; n > 0 {
+		return fmt.Errorf("%d SYNs are sent again, want a refusal at once: %w", n, err)
+	}
+	return nil
+}
 
 // emptyOutside wants a refusal at once, also by UDP.
 func (c *cluster) emptyOutside(f int) {
 	c.t.Helper()
 	world := c.end("world")
 	for _, to := range []netip.AddrPort{at(nodeAddr(1, f), 30000+outEmpty), at(lbAddr(outEmpty, f), 80)} {
-		began := time.Now()
-		conn, err := world.dialTCP(c.t.Context(), netip.AddrPort{}, to)
-		if err == nil {
-			conn.Close()
-		}
-		if took := time.Since(began); !errors.Is(err, unix.ECONNREFUSED) || took > patience(refusedWithin) {
-			c.t.Errorf("IPv%d TCP to %s, which has no backend: %v after %s, want %v at once", f, to, err, took,
-				unix.ECONNREFUSED)
+		var refusal error
+		err := c.refusedAtOnce("world", func() error {
+			conn, err := world.dialTCP(c.t.Context(), netip.AddrPort{}, to)
+			if refusal = err; err == nil {
+				conn.Close()
+			}
+			return err
+		})
+		if err != nil || !errors.Is(refusal, unix.ECONNREFUSED) {
+			c.t.Errorf("IPv%d TCP to %s, which has no backend: %v, %v, want %v", f, to, refusal, err, unix.ECONNREFUSED)
 		}
 	}
 	asker, err := world.dialUDP(c.t.Context(), netip.AddrPort{}, at(nodeAddr(1, f), 30500+outEmpty))

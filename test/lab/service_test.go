@@ -231,13 +231,14 @@ func (c *cluster) serviceKinds(from string, f int) {
 	if got := c.answerers(from, url("http", serviceAddr(12, f), 80)); len(got) != 1 || !got[own] {
 		c.t.Errorf("IPv%d: %s gets answers of %v, want %s, its node's own", f, from, got, own)
 	}
-	began := time.Now()
-	if _, err := c.call(from, url("http", serviceAddr(13, f), 80)); err == nil ||
-		time.Since(began) > patience(refusedWithin) {
-		c.t.Errorf("IPv%d: %s: a Service without backends: %v after %s, want a refusal at once", f, from, err,
-			time.Since(began))
+	err := c.refusedAtOnce(from, func() error {
+		_, err := c.call(from, url("http", serviceAddr(13, f), 80))
+		return err
+	})
+	if err != nil {
+		c.t.Errorf("IPv%d: %s: a Service without backends: %v", f, from, err)
 	}
-	_, err := c.call(from, url("http", serviceAddr(14, f), 80))
+	_, err = c.call(from, url("http", serviceAddr(14, f), 80))
 	if here := own == "default/s2"; (err == nil) != here {
 		c.t.Errorf("IPv%d: %s: a Service with no backend but on node2: %v", f, from, err)
 	}
