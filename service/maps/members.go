@@ -49,7 +49,8 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map
 	for backend, external := range trusted {
 		if b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(backend)); ok {
 			row := backendRow(b)
-			out[bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}] = member{b, external}
+			key := bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}
+			out[key] = member{b, external}
 		}
 	}
 	return out
