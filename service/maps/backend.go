@@ -16,10 +16,10 @@ import (
 type backendOps struct{ *Kernel }
 
 // Update implements reconciler.Operations.
-func (o *backendOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, b *service.Backend) error {
+func (o *backendOps) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, b *service.Backend) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.writeBackend(b)
+	return o.writeBackend(txn, b)
 }
 
 // Delete implements reconciler.Operations. A backend that is in a set is deleted when the last set releases it.
@@ -58,13 +58,18 @@ func (o *backendOps) Prune(
 	return errors.Join(errs...)
 }
 
-func (k *Kernel) writeBackend(b *service.Backend) error {
+func (k *Kernel) writeBackend(txn statedb.ReadTxn, b *service.Backend) error {
 	row := backendRow(b)
 	var old bpf.DatapathBackend
 	had, err := bpf.Get(k.datapath.Backends, b.ID, &old)
 	row.SetCounters(old.Counters())
+	if !had {
+		row.SetCounters(k.countersFor(txn, b, 0))
+	}
 	if err == nil && (!had || old != row) {
-		err = putRow(k, k.datapath.Backends, b.ID, row)
+		if err = putRow(k, k.datapath.Backends, b.ID, row); err == nil {
+			k.noteCounters(b.ID, row.Counters())
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write backend %d (%s): %w", b.ID, b.L4(), err)
@@ -78,7 +83,7 @@ func (k *Kernel) ensureBackend(txn statedb.ReadTxn, id uint32) error {
 	if !ok {
 		return fmt.Errorf("backend %d is not in the table", id)
 	}
-	return k.writeBackend(b)
+	return k.writeBackend(txn, b)
 }
 
 // deleteBackend deletes a backend, unless it is in a set or has a row in the table at this moment.

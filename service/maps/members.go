@@ -207,18 +207,23 @@ func (k *Kernel) releaseCounters(txn statedb.ReadTxn, key bpf.DatapathMemberKey)
 	if b == nil || k.counters[b.ID].Service != key.Service {
 		return nil
 	}
-	var next bpf.BackendStat
+	return k.writeCounters(b, k.countersFor(txn, b, key.Service))
+}
+
+// countersFor are counters that the row of a backend can name: those of one of its Services but the given one.
+func (k *Kernel) countersFor(txn statedb.ReadTxn, b *service.Backend, except uint32) bpf.BackendStat {
+	row := backendRow(b)
 	for _, u := range b.Uses {
 		s, _, ok := k.tables.Services.Get(txn, service.ByKey(u.Service))
-		if !ok || s.ID == k.counters[b.ID].Service {
+		if !ok || s.ID == except {
 			continue
 		}
-		key.Service = s.ID
-		if stat := bpf.MemberStat(k.members[s.ID][key]); stat != 0 {
-			next = bpf.CountersOf(s.ID, stat)
+		key := bpf.DatapathMemberKey{Addr: row.Addr, Service: s.ID, Port: row.Port, Proto: row.Proto}
+		if c := bpf.CountersOf(s.ID, bpf.MemberStat(k.members[s.ID][key])); c.Index != 0 {
+			return c
 		}
 	}
-	return k.writeCounters(b, next)
+	return bpf.BackendStat{}
 }
 
 // writeCounters has the row of a backend, if there is one, name the counters, so that flows need not look for them in
