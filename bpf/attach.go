@@ -229,17 +229,17 @@ func (a *Attacher) updateLink(hook Hook, name string, index int) (done bool, err
 		if err != nil {
 			return false, err
 		}
-		waits, err = a.replacements.later(replacement{pin, func() error { return old.Update(program) },
-			func(failed error) error {
-				defer old.Close()
-				switch failed {
-				case nil:
-					return a.dropFilter(hook, index)
-				case errForgotten:
-					return nil
+		waits, err = a.replacements.later(replacement{
+			at:   pin,
+			swap: func() error { return old.Update(program) },
+			done: func(failed error) error {
+				if failed != nil {
+					return a.Attach(hook, name, index)
 				}
-				return a.Attach(hook, name, index)
-			}})
+				return a.dropFilter(hook, index)
+			},
+			close: old.Close,
+		})
 		if waits || err != nil {
 			return true, err
 		}

@@ -88,11 +88,34 @@ func (d *Datapath) copyNewFlows() (flows int, err error) {
 // older is of a closed connection, whose ports are used again.
 func (d *Datapath) addFlow(k *DatapathFlowKey, f *DatapathFlow) bool {
 	err := d.Flows.Update(k, f, ebpf.UpdateNoExist)
-	if !errors.Is(err, ebpf.ErrKeyExist) {
-		return err == nil
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		var today DatapathFlow
+		if d.Flows.Lookup(k, &today) != nil || today.Created >= f.Created {
+			return false
+		}
+		err = d.Flows.Update(k, f, ebpf.UpdateAny)
 	}
-	var today DatapathFlow
-	return d.Flows.Lookup(k, &today) == nil && today.Created < f.Created && d.Flows.Update(k, f, ebpf.UpdateAny) == nil
+	if err != nil {
+		return false
+	}
+	d.indexPort(k, f)
+	return true
+}
+
+// indexPort adds the port of a masqueraded flow to the index, unless it is the first candidate. Without it, packets
+// would look among the candidates again, and could claim one that is free by now.
+func (d *Datapath) indexPort(k *DatapathFlowKey, f *DatapathFlow) {
+	if DatapathFlowFlag(f.Flags)&DatapathFlowFlagFLOW_INDEXED == 0 {
+		return
+	}
+	key, row := masqueradePort(k, f)
+	var today DatapathPortIndex
+	if d.PortIndexes.Lookup(key, &today) == nil {
+		if used, err := d.PortIndexed(&key, &today); used || err != nil {
+			return
+		}
+	}
+	_ = d.PortIndexes.Update(key, row, ebpf.UpdateAny) // it fails if the index is full
 }
 
 // addNatEntry adds an entry with that of its replies, unless packets have added one with either key to the tables of

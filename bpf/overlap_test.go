@@ -25,6 +25,7 @@ var flowsToCopy = []struct {
 // a closed connection whose entry was copied.
 func TestTakeOver(t *testing.T) {
 	o := growing(t)
+	o.Settings.Masquerade4, o.Settings.NatPortMin, o.Settings.NatPortMax = 1, 32768, 60999
 	before, err := Load(o)
 	must(t, err)
 	t.Cleanup(func() { before.Close() })
@@ -57,6 +58,11 @@ func TestTakeOver(t *testing.T) {
 		if err := after.Flows.Lookup(key, &row); err != nil || row.Side[0].Packets != f.want {
 			t.Errorf("%s: entry %d remains, want %d, %v", f.name, row.Side[0].Packets, f.want, err)
 		}
+		index, port := masqueradePort(&key, &row)
+		var indexed DatapathPortIndex
+		if err := after.PortIndexes.Lookup(index, &indexed); err != nil || indexed != port {
+			t.Errorf("%s: the index has NAT port %d, want %d, %v", f.name, indexed.Port, port.Port, err)
+		}
 		var entry DatapathNatEntry
 		var reply DatapathNatReply
 		must(t, after.NatEntries.Lookup(tuple, &entry))
@@ -78,14 +84,17 @@ func keysToCopy(i int) (DatapathFlowKey, DatapathNatTuple) {
 		DatapathNatTuple{Src: a, Dst: b, Sport: sport, Dport: Port(80), Proto: unix.IPPROTO_TCP}
 }
 
-// putFlow writes the entries of flow i, which say that they are the given one, and are from a tick. Each has a NAT port
-// of its own.
+// putFlow writes the entries of flow i, which say that they are the given one, and are from a tick. NAT entries have a
+// NAT port of their own each; the conntrack entry is that of a masqueraded pod, and its port is in the index.
 func putFlow(t *testing.T, d *Datapath, i int, entry, created uint64) {
 	t.Helper()
 	key, tuple := keysToCopy(i)
-	row := DatapathFlow{Created: created}
+	row := DatapathFlow{Created: created, Pod: Addr(netip.MustParseAddr("10.0.1.1")), PodPort: key.Port[0],
+		Flags: uint8(DatapathFlowFlagFLOW_NAT | DatapathFlowFlagFLOW_INDEXED)}
 	row.Side[0].Packets = entry
 	must(t, d.Flows.Put(key, row))
+	index, port := masqueradePort(&key, &row)
+	must(t, d.PortIndexes.Put(index, port))
 	var closed DatapathNatEntry
 	if d.NatEntries.Lookup(tuple, &closed) == nil {
 		must(t, d.DeleteNatReply(&tuple, &closed))

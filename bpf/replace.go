@@ -17,14 +17,18 @@ type replacements struct {
 }
 
 type replacement struct {
-	at   string // which link or filter it is
-	swap func() error
-	// end is called when all have been replaced, or this one is not to be. It has the error of swap.
-	end func(failed error) error
+	at    string // which link or filter it is
+	swap  func() error
+	done  func(failed error) error // called with the error of swap when all have been replaced
+	close func() error             // called at the end, also if the program is not to be replaced; nil: nothing to do
 }
 
-// errForgotten is what end has if the program is not to be replaced.
-var errForgotten = errors.New("detached")
+func (r *replacement) release() error {
+	if r.close == nil {
+		return nil
+	}
+	return r.close()
+}
 
 // later reports whether the program waits, which replaces another one. Otherwise the caller replaces it now.
 func (r *replacements) later(one replacement) (bool, error) {
@@ -57,7 +61,7 @@ func (r *replacements) without(at ...string) (err error) {
 	r.list = slices.DeleteFunc(r.list, func(one replacement) bool {
 		found := slices.Contains(at, one.at)
 		if found {
-			err = errors.Join(err, one.end(errForgotten))
+			err = errors.Join(err, one.release())
 		}
 		return found
 	})
@@ -75,7 +79,7 @@ func (r *replacements) run() (err error) {
 		failed[i] = one.swap()
 	}
 	for i, one := range list {
-		err = errors.Join(err, one.end(failed[i]))
+		err = errors.Join(err, one.done(failed[i]), one.release())
 	}
 	return err
 }
@@ -100,16 +104,16 @@ func (a *Attacher) installFilter(hook Hook, index int) error {
 
 // filterLater has a filter wait, and calls end after it has been replaced.
 func (a *Attacher) filterLater(hook Hook, index int, end func() error) (bool, error) {
-	return a.replacements.later(replacement{filterOf(hook, index), func() error { return a.replaceFilter(hook, index) },
-		func(failed error) error {
-			switch failed {
-			case nil:
-				return end()
-			case errForgotten:
-				return nil
+	return a.replacements.later(replacement{
+		at:   filterOf(hook, index),
+		swap: func() error { return a.replaceFilter(hook, index) },
+		done: func(failed error) error {
+			if failed != nil {
+				return failed
 			}
-			return failed
-		}})
+			return end()
+		},
+	})
 }
 
 // linkLater has a link wait that takes the place of a filter of before.

@@ -151,13 +151,17 @@ func (a *Attacher) updateXDP(pin, name string, index int, mode XDPMode) (done bo
 	}()
 	update := func() error { return old.Update(a.d.FromWireXDP) }
 	if info, err := old.Info(); err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == index {
-		waits, err = a.replacements.later(replacement{pin, update, func(failed error) error {
-			defer old.Close()
-			if failed == nil || failed == errForgotten {
+		waits, err = a.replacements.later(replacement{
+			at:   pin,
+			swap: update,
+			done: func(failed error) error {
+				if failed != nil {
+					return a.attachXDP(name, index, mode)
+				}
 				return nil
-			}
-			return a.attachXDP(name, index, mode)
-		}})
+			},
+			close: old.Close,
+		})
 		if waits || err != nil || update() == nil {
 			return true, err
 		}

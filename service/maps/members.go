@@ -28,6 +28,12 @@ type member struct {
 	external bool
 }
 
+// memberKey is the key of a backend of the Service with the number.
+func memberKey(b *service.Backend, id uint32) bpf.DatapathMemberKey {
+	row := backendRow(b)
+	return bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}
+}
+
 // membersOf are the backends of all frontends of a Service, from the tables.
 func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map[bpf.DatapathMemberKey]member {
 	trusted := map[uint32]bool{} // by number of the backend
@@ -48,9 +54,7 @@ func (k *Kernel) membersOf(txn statedb.ReadTxn, name cluster.Key, id uint32) map
 	out := make(map[bpf.DatapathMemberKey]member, len(trusted))
 	for backend, external := range trusted {
 		if b, _, ok := k.tables.Backends.Get(txn, service.BackendByID(backend)); ok {
-			row := backendRow(b)
-			key := bpf.DatapathMemberKey{Addr: row.Addr, Service: id, Port: row.Port, Proto: row.Proto}
-			out[key] = member{b, external}
+			out[memberKey(b, id)] = member{b, external}
 		}
 	}
 	return out
@@ -212,14 +216,12 @@ func (k *Kernel) releaseCounters(txn statedb.ReadTxn, key bpf.DatapathMemberKey)
 
 // countersFor are counters that the row of a backend can name: those of one of its Services but the given one.
 func (k *Kernel) countersFor(txn statedb.ReadTxn, b *service.Backend, except uint32) bpf.BackendStat {
-	row := backendRow(b)
 	for _, u := range b.Uses {
 		s, _, ok := k.tables.Services.Get(txn, service.ByKey(u.Service))
 		if !ok || s.ID == except {
 			continue
 		}
-		key := bpf.DatapathMemberKey{Addr: row.Addr, Service: s.ID, Port: row.Port, Proto: row.Proto}
-		if c := bpf.CountersOf(s.ID, bpf.MemberStat(k.members[s.ID][key])); c.Index != 0 {
+		if c := bpf.CountersOf(s.ID, bpf.MemberStat(k.members[s.ID][memberKey(b, s.ID)])); c.Index != 0 {
 			return c
 		}
 	}
