@@ -1,9 +1,9 @@
 // Command cold measures how long a newcomer waits: a fresh clone of the last commit, no compiled package, no module, no
 // kernel and no program of Kubernetes, until the command ends. Distribution packages that are installed stay. The times
 // go to bench/results.json, which has budgets for them. With -times and -busy a command runs repeatedly, beside loops
-// that occupy CPUs: its tests must pass all the same.
+// that occupy CPUs: its tests must pass all the same. With -warm the caches are this machine's.
 //
-//	go run ./test/cold [-times N] [-busy M] demo|test|ci...
+//	go run ./test/cold [-times N] [-busy M] [-warm] demo|test|ci...
 package main
 
 import (
@@ -31,11 +31,15 @@ func commands() map[string][]string {
 	return map[string][]string{"demo": {"make", "demo"}, "test": {"make", "test"}, "ci": {".ci/run"}}
 }
 
-// options say how often a command runs, and beside how many loops that each occupy a CPU.
-type options struct{ times, busy int }
+// options say how often a command runs, beside how many loops that each occupy a CPU, and whether with this machine's
+// caches.
+type options struct {
+	times, busy int
+	warm        bool
+}
 
 // cold reports whether a time is that of a newcomer, which has a budget.
-func (o options) cold() bool { return o.times == 1 && o.busy == 0 }
+func (o options) cold() bool { return o.times == 1 && o.busy == 0 && !o.warm }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -69,6 +73,7 @@ func parse(args []string) (o options, names []string, err error) {
 	flags := flag.NewFlagSet("cold", flag.ContinueOnError)
 	flags.IntVar(&o.times, "times", 1, "how often each command runs, in one clone; ends at the first failure")
 	flags.IntVar(&o.busy, "busy", 0, "loops that each occupy a CPU meanwhile")
+	flags.BoolVar(&o.warm, "warm", false, "use the caches of this machine")
 	if err := flags.Parse(args); err != nil {
 		return o, nil, err
 	}
@@ -91,8 +96,8 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// measure runs a command in a clone with empty caches, and removes both. Further runs find the caches filled. It
-// returns the times of the runs that passed, and ends at the first that fails.
+// measure runs a command in a clone with empty caches, and removes both. Further runs find the caches filled, the first
+// one does with warm set. It returns the times of the runs that passed, and ends at the first that fails.
 func measure(ctx context.Context, root string, command []string, o options) (took []time.Duration, err error) {
 	dir, err := os.MkdirTemp("", "myelin-cold-")
 	if err != nil {
@@ -103,9 +108,13 @@ func measure(ctx context.Context, root string, command []string, o options) (too
 	if _, err := output(ctx, "git", "clone", "--quiet", "--no-hardlinks", root, clone); err != nil {
 		return nil, err
 	}
+	env := environment(os.Environ())
+	if !o.warm {
+		env = append(env, caches(dir)...)
+	}
 	defer occupy(o.busy)()
 	for n := range o.times {
-		one, err := run(ctx, dir, clone, command)
+		one, err := run(ctx, clone, command, env)
 		if err != nil {
 			return took, err
 		}
@@ -115,10 +124,10 @@ func measure(ctx context.Context, root string, command []string, o options) (too
 	return took, nil
 }
 
-func run(ctx context.Context, dir, clone string, command []string) (time.Duration, error) {
+func run(ctx context.Context, clone string, command, env []string) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = clone, os.Stdout, os.Stderr
-	cmd.Env = environment(dir, os.Environ())
+	cmd.Env = env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	begin := time.Now()
@@ -147,18 +156,23 @@ func occupy(loops int) (stop func()) {
 	}
 }
 
-// environment has all caches below dir, and nothing of ours that would tell the clone where programs are.
-func environment(dir string, all []string) (list []string) {
-	ours := []string{"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "GOFLAGS"}
+// environment has nothing of ours that would tell the clone where programs are.
+func environment(all []string) (list []string) {
+	ours := []string{"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
 	for _, one := range all {
 		name, _, _ := strings.Cut(one, "=")
 		if !strings.HasPrefix(name, "MYELIN_") && !slices.Contains(ours, name) {
 			list = append(list, one)
 		}
 	}
+	return list
+}
+
+// caches are the variables that have all caches below dir.
+func caches(dir string) []string {
 	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -modcacherw") // what isn't writable can't be removed
-	return append(list, "GOCACHE="+filepath.Join(dir, "build"), "GOMODCACHE="+filepath.Join(dir, "modules"),
-		"XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "GOFLAGS="+flags)
+	return []string{"GOCACHE=" + filepath.Join(dir, "build"), "GOMODCACHE=" + filepath.Join(dir, "modules"),
+		"XDG_CACHE_HOME=" + filepath.Join(dir, "cache"), "GOFLAGS=" + flags}
 }
 
 func output(ctx context.Context, name string, args ...string) (string, error) {
