@@ -191,7 +191,7 @@ func startRelay(t *testing.T, nodes ...*testNode) (observerpb.ObserverClient, *R
 
 	r, err := New(Options{PeerService: pl.Addr().String(), Name: "relay", Version: "test",
 		Log: slog.New(slog.DiscardHandler), Drain: 500 * time.Millisecond, Retry: 50 * time.Millisecond,
-		Settle: time.Second, Check: 200 * time.Millisecond})
+		Settle: time.Second, Check: 4 * time.Second}) // its half is a deadline, which a busy machine must keep
 	if err != nil {
 		t.Fatal(err)
 	}
