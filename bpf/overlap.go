@@ -3,8 +3,10 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // overlap is what the programs of before may still add to tables whose rows were copied to larger or smaller ones: they
@@ -44,15 +46,35 @@ func (d *Datapath) TakeOver() (flows int, err error) {
 	defer func() { *o = overlap{} }()
 	copied := o.since != 0
 	flows, err = d.copyNewFlows()
-	err = errors.Join(err, d.Attacher.replacements.run())
-	n, failed := d.copyNewFlows()
+	n := 0
+	ahead(func() {
+		err = errors.Join(err, d.Attacher.replacements.run())
+		var failed error
+		n, failed = d.copyNewFlows()
+		err = errors.Join(err, failed)
+	})
 	if copied {
-		failed = errors.Join(failed, d.EntriesCopiedUntil.Set(uint32(0)))
+		err = errors.Join(err, d.EntriesCopiedUntil.Set(uint32(0)))
 	}
-	if err = errors.Join(err, failed, o.close()); err != nil {
+	if err = errors.Join(err, o.close()); err != nil {
 		return flows + n, fmt.Errorf("take over flows that began while tables were copied: %w", err)
 	}
 	return flows + n, nil
+}
+
+// ahead runs f before other work of the CPU, if the process has the capability (CAP_SYS_NICE): while only some programs
+// have been replaced, the first packets of new flows may be lost, which are sent again a second later.
+func ahead(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	usual, err := unix.SchedGetAttr(0, 0)
+	if err != nil || unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR,
+		Flags: unix.SCHED_FLAG_RESET_ON_FORK, Priority: 1}, 0) != nil {
+		f()
+		return
+	}
+	defer unix.SchedSetAttr(0, usual, 0)
+	f()
 }
 
 // copyNewFlows copies the flows that packets have added to tables after these were copied last.

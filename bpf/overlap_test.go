@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -105,4 +106,20 @@ func putFlow(t *testing.T, d *Datapath, i int, entry, created uint64) {
 	e.SetCreatedAt(created)
 	must(t, d.NatEntries.Put(tuple, e))
 	must(t, d.NatReplies.Put(ReplyTuple(&tuple, &e), DatapathNatReply{Request: tuple, Bytes: entry}))
+}
+
+// TestAhead: a function runs in a thread that is scheduled before others, and is as others afterwards.
+func TestAhead(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	policy := func() uint32 {
+		a, err := unix.SchedGetAttr(0, 0)
+		must(t, err)
+		return a.Policy
+	}
+	before, during := policy(), uint32(0)
+	ahead(func() { during = policy() })
+	if after := policy(); during != unix.SCHED_RR || after != before {
+		t.Errorf("policy %d, then %d, then %d, want %d meanwhile", before, during, after, unix.SCHED_RR)
+	}
 }
