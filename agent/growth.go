@@ -209,6 +209,7 @@ func (a *agent) flowsTooSmall() string {
 	if g.limit == 0 {
 		return ""
 	}
+	a.flows.Expect(a.readyAfter()) // a reload takes as long as the start did
 	tables := a.flows.Tables()
 	name := tooSmall(tables, g.limit)
 	if name == "" {

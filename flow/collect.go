@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"myelin/bpf"
 	"myelin/event"
@@ -36,6 +37,9 @@ func (c *Collector) Room() (Usage, error) { return c.shares.Room() }
 
 // Lend is Shares.Lend of the table.
 func (c *Collector) Lend() error { return c.shares.Lend() }
+
+// Expect is Shares.Expect of the table.
+func (c *Collector) Expect(reload time.Duration) { c.shares.Expect(reload) }
 
 // Expired is how many rows were deleted since the start.
 func (c *Collector) Expired() uint64 { return c.expired.Load() }

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// demandLead is for how long a table must have room for what comes, about what a reload with a larger one takes.
-const demandLead = time.Second
+// demandLead is for how long a table must have room for what comes, at least: about what a reload with a larger one
+// takes. leadLimit is the longest time, for agents whose start is slow.
+const demandLead, leadLimit = time.Second, 5 * time.Second
 
 // demandOnce and demandTwice are what an entry adds to the demand of its table. One endpoint has half of a table for
 // entries that are not evicted, and a quarter for others (Shares.yields): those count twice, so that it grows as soon.
@@ -41,7 +42,8 @@ func DemandOf(proven, timeWait bool, opener, acceptor uint8) int {
 
 // demand is how many entries a table needs, counted in passes over it. Times are those of the datapath's clock.
 type demand struct {
-	soon atomic.Int64 // as of the last pass, with what comes in demandLead
+	soon atomic.Int64 // as of the last pass, with what comes in lead
+	lead atomic.Int64 // ns, from demandLead to leadLimit; 0: demandLead
 
 	proven, closed, evicted int        // of the current pass: of remaining entries by kind, and of evicted ones
 	early                   []eviction // of the last TimeWait
@@ -66,8 +68,8 @@ func (d *demand) add(entries int) {
 	}
 }
 
-// end sets soon to what the pass has counted, and what closed flows add in demandLead if they increase as since the
-// last pass: they stay for TimeWait, while proven ones may be over soon.
+// end sets soon to what the pass has counted, and what closed flows add in lead if they increase as since the last pass:
+// they stay for TimeWait, while proven ones may be over soon.
 func (d *demand) end(now time.Duration) {
 	for len(d.early) > 0 && now-d.early[0].at > TimeWait {
 		d.early = d.early[1:]
@@ -81,7 +83,8 @@ func (d *demand) end(now time.Duration) {
 	}
 	soon := d.proven + closed
 	if d.at != 0 && closed > d.last {
-		soon += int(time.Duration(closed-d.last) * demandLead / max(now-d.at, LookInterval))
+		lead := max(demandLead, time.Duration(d.lead.Load()))
+		soon += int(time.Duration(closed-d.last) * lead / max(now-d.at, LookInterval))
 	}
 	d.last, d.at = closed, now
 	d.soon.Store(int64(soon))

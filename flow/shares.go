@@ -148,6 +148,11 @@ func (s *Shares) usageOf(cells []uint32) Usage {
 	return u
 }
 
+// Expect notes how long a reload with a larger table takes: for so long the demand includes what comes.
+func (s *Shares) Expect(reload time.Duration) {
+	s.demand.lead.Store(int64(min(max(reload, demandLead), leadLimit)))
+}
+
 // cell is where a slot's count is: share_cell.
 func cell(slot uint16) uint16 {
 	if c := slot % uint16(shareSlots); slot == 0 || c != 0 {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -55,6 +56,14 @@ func (t *Tracking) start(context.Context) error {
 
 // Lend has Stop lend room in the tables that grow (flow.Shares.Lend): the datapath is reloaded with larger ones.
 func (t *Tracking) Lend() { t.lends.Store(true) }
+
+// Expect notes how long a reload with larger tables takes (flow.Shares.Expect).
+func (t *Tracking) Expect(reload time.Duration) {
+	t.collector.Expect(reload)
+	if nat := t.NATEntries(); nat != nil {
+		nat.Expect(reload)
+	}
+}
 
 func (t *Tracking) stop() error {
 	if t.collector == nil || !t.lends.Load() {
