@@ -68,8 +68,8 @@ func (d *demand) add(entries int) {
 	}
 }
 
-// end sets soon to what the pass has counted, and what closed flows add in lead if they increase as since the last pass:
-// they stay for TimeWait, while proven ones may be over soon.
+// end sets soon to what the pass has counted, and what closed flows add in lead if they increase as since the last
+// pass: they stay for TimeWait, while proven ones may be over soon.
 func (d *demand) end(now time.Duration) {
 	for len(d.early) > 0 && now-d.early[0].at > TimeWait {
 		d.early = d.early[1:]
