@@ -46,17 +46,12 @@ func (d *Datapath) TakeOver() (flows int, err error) {
 	defer func() { *o = overlap{} }()
 	copied := o.since != 0
 	flows, err = d.copyNewFlows()
-	n := 0
-	ahead(func() {
-		err = errors.Join(err, d.Attacher.replacements.run())
-		var failed error
-		n, failed = d.copyNewFlows()
-		err = errors.Join(err, failed)
-	})
+	ahead(func() { err = errors.Join(err, d.Attacher.replacements.run()) })
+	n, failed := d.copyNewFlows()
 	if copied {
-		err = errors.Join(err, d.EntriesCopiedUntil.Set(uint32(0)))
+		failed = errors.Join(failed, d.EntriesCopiedUntil.Set(uint32(0)))
 	}
-	if err = errors.Join(err, o.close()); err != nil {
+	if err = errors.Join(err, failed, o.close()); err != nil {
 		return flows + n, fmt.Errorf("take over flows that began while tables were copied: %w", err)
 	}
 	return flows + n, nil
