@@ -160,6 +160,7 @@ func (a *agent) watchGrowth(ctx context.Context) error {
 	if g.limit == 0 && !a.Config.GrowsMaps() || g.stuck != "" {
 		return nil
 	}
+	a.flows.Expect(a.readyAfter()) // a reload takes as long as the start did
 	tick, counted := ticker.New(), time.Now()
 	for {
 		select {
@@ -209,7 +210,6 @@ func (a *agent) flowsTooSmall() string {
 	if g.limit == 0 {
 		return ""
 	}
-	a.flows.Expect(a.readyAfter()) // a reload takes as long as the start did
 	tables := a.flows.Tables()
 	name := tooSmall(tables, g.limit)
 	if name == "" {

@@ -67,14 +67,21 @@ func (k *Kernel) writeBackend(txn statedb.ReadTxn, b *service.Backend) error {
 		row.SetCounters(k.countersFor(txn, b, 0))
 	}
 	if err == nil && (!had || old != row) {
-		if err = putRow(k, k.datapath.Backends, b.ID, row); err == nil {
-			k.noteCounters(b.ID, row.Counters())
-		}
+		err = k.putBackend(b.ID, row)
 	}
 	if err != nil {
 		return fmt.Errorf("write backend %d (%s): %w", b.ID, b.L4(), err)
 	}
 	return nil
+}
+
+// putBackend writes the row of a backend, and notes which counters it names.
+func (k *Kernel) putBackend(id uint32, row bpf.DatapathBackend) error {
+	err := putRow(k, k.datapath.Backends, id, row)
+	if err == nil {
+		k.noteCounters(id, row.Counters())
+	}
+	return err
 }
 
 // ensureBackend writes a backend that a frontend is about to name, because its own reconciler may run later.

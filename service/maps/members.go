@@ -238,9 +238,7 @@ func (k *Kernel) writeCounters(b *service.Backend, want bpf.BackendStat) error {
 	had, err := bpf.Get(k.datapath.Backends, b.ID, &row)
 	if had && err == nil {
 		row.SetCounters(want)
-		if err = putRow(k, k.datapath.Backends, b.ID, row); err == nil {
-			k.noteCounters(b.ID, row.Counters())
-		}
+		err = k.putBackend(b.ID, row)
 	}
 	if err != nil {
 		return fmt.Errorf("write counters of backend %d (%s): %w", b.ID, b.L4(), err)
