@@ -179,11 +179,6 @@ func TestDrainIdle(t *testing.T) {
 	r.proxy.Drain()
 	for i, path := range []string{"/a", "/denied"} {
 		answer := ask(t, conns[i], readers[i], path)
-		for range 3 { // a response that comes while the proxy is still sending its request is not the last one
-			if !answer.Close {
-				answer = ask(t, conns[i], readers[i], path)
-			}
-		}
 		if !answer.Close || (answer.StatusCode == 403) != (i == 1) {
 			t.Errorf("%s: status %d, announces the end of the connection: %t", path, answer.StatusCode, answer.Close)
 		}

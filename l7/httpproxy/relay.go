@@ -25,7 +25,8 @@ type relay struct {
 	queue []exchange
 	// ending: no request follows. lost: the server's goroutine has ended. tunnel: an upgrade was accepted.
 	ending, lost, tunnel bool
-	// sending: the last request of queue is not sent as a whole. closing: no request follows, since the proxy drains.
+	// sending: the body of queue's last request is not sent as a whole. closing: no request follows, since the proxy
+	// drains.
 	sending, closing bool
 	// dirty: the client may be sending what is not read.
 	dirty bool
@@ -228,15 +229,16 @@ func (r *relay) answer(e exchange) bool {
 	return r.client.write(e.local, now, r.proxy.limits.IdleTimeout) == nil
 }
 
-// push waits for room in the queue. It is false if the server's goroutine has ended, or is about to.
-func (r *relay) push(e exchange) bool {
+// push waits for room in the queue. It is false if the server's goroutine has ended, or is about to. A request without
+// a body is not in the way of closesAfter: the server has all of it when it responds.
+func (r *relay) push(e exchange, hasBody bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.awaitRoom()
 	if r.lost || r.closing {
 		return false
 	}
-	r.queue, r.sending = append(r.queue, e), true
+	r.queue, r.sending = append(r.queue, e), hasBody
 	return true
 }
 

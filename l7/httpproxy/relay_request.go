@@ -69,7 +69,7 @@ func (r *relay) forward(size int, record *Record, now time.Time) (more bool, _ e
 	h := &r.head
 	e := exchange{head: h.first[0] == "HEAD", connect: h.first[0] == "CONNECT", upgrade: h.upgrade != "",
 		last: !h.persistent(), record: record}
-	if !r.push(e) {
+	if !r.push(e, h.hasBody()) {
 		return false, nil
 	}
 	rebuilt := []byte(nil)
