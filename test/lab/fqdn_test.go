@@ -104,7 +104,8 @@ func (c *cluster) serveDNS(e end) {
 	}
 }
 
-// resolve asks for a name as a resolver of the libc does, and returns the address or the response code.
+// resolve asks for a name once, and returns the address or the response code. It waits until ctx ends, for ten seconds
+// at most.
 func resolve(ctx context.Context, from end, server netip.Addr, name string) (a netip.Addr, code dnsmessage.RCode,
 	err error,
 ) {
@@ -127,7 +128,11 @@ func resolve(ctx context.Context, from end, server netip.Addr, name string) (a n
 		return a, 0, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(soon()); err != nil {
+	deadline := soon()
+	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
+		deadline = end
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
 		return a, 0, err
 	}
 	if _, err := conn.Write(packed); err != nil {
