@@ -107,6 +107,7 @@ func Test(ctx context.Context, o Options) (report *Report, err error) {
 		}
 	}
 	r := &runner{server: s, facts: f}
+	r.learnEncryption(ctx)
 	for _, t := range plan(f) {
 		if !o.wants(t.name) {
 			continue

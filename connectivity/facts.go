@@ -31,6 +31,7 @@ type facts struct {
 	nodePort        map[string]uint16
 	ingress         []netip.Addr
 	agents          agents
+	encryption      encryption
 }
 
 func (f *facts) addressesOf(service string) []netip.Addr { return f.addresses[service] }

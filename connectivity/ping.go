@@ -28,9 +28,8 @@ func pingerOf(addr netip.Addr) pinger {
 	return pinger{"ip6:ipv6-icmp", "::", ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply, 58}
 }
 
-// ping sends an echo request of size bytes and waits for its answer. It needs
-// CAP_NET_RAW.
-func ping(ctx context.Context, host string, size int) error {
+// ping sends an echo request and waits for its answer. It needs CAP_NET_RAW.
+func ping(ctx context.Context, host string, data []byte) error {
 	addr, err := netip.ParseAddr(host)
 	if err != nil {
 		return fmt.Errorf("ping: %w", err)
@@ -44,7 +43,7 @@ func ping(ctx context.Context, host string, size int) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	id := rand.IntN(1 << 16)
-	request, err := (&icmp.Message{Type: p.ask, Body: &icmp.Echo{ID: id, Seq: 1, Data: pattern(size)}}).Marshal(nil)
+	request, err := (&icmp.Message{Type: p.ask, Body: &icmp.Echo{ID: id, Seq: 1, Data: data}}).Marshal(nil)
 	if err != nil {
 		return fmt.Errorf("ping: %w", err)
 	}
@@ -62,7 +61,7 @@ func ping(ctx context.Context, host string, size int) error {
 			continue
 		}
 		if e, ok := m.Body.(*icmp.Echo); ok && e.ID == id {
-			if len(e.Data) != size {
+			if len(e.Data) != len(data) {
 				return errors.New("an answer of another size came back")
 			}
 			return nil

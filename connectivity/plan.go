@@ -17,6 +17,8 @@ type test struct {
 	// skip is why it can't be run here, broken why it can't though it should.
 	skip, broken string
 	steps        []step
+	// watch is what is captured between the nodes meanwhile; nil: nothing.
+	watch *watch
 }
 
 // step changes objects, and then wants all of its checks to be right at once.
@@ -97,6 +99,7 @@ func plan(f *facts) []test {
 	p.services()
 	p.names()
 	p.world()
+	p.encrypted()
 	p.policies()
 	return p.tests
 }

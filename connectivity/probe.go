@@ -27,6 +27,8 @@ type Probe struct {
 	// Size is how many bytes to send, 1..1048576 for tcp, at most 65000 for udp and
 	// icmp; 0: 32.
 	Size int `json:"size,omitempty"`
+	// Text is what tcp, udp and icmp send, again and again; empty: a pattern.
+	Text string `json:"text,omitempty"`
 	// Count is how often, each time anew; 0: once.
 	Count int `json:"count,omitempty"`
 	// Timeout bounds each time.
@@ -81,16 +83,15 @@ func (p Probe) once(ctx context.Context) (by []string, client string, err error)
 	if err != nil {
 		return nil, "", err
 	}
-	size := cmp.Or(p.Size, defaultSize)
 	switch u.Scheme {
 	case "http":
 		return get(ctx, p.URL)
 	case "tcp":
-		return nil, "", stream(ctx, u.Host, size)
+		return nil, "", stream(ctx, u.Host, p.payload())
 	case "udp":
-		return nil, "", datagram(ctx, u.Host, size)
+		return nil, "", datagram(ctx, u.Host, p.payload())
 	case "icmp":
-		return nil, "", ping(ctx, u.Hostname(), size)
+		return nil, "", ping(ctx, u.Hostname(), p.payload())
 	case "dns4", "dns6":
 		addrs, err := new(net.Resolver).LookupNetIP(ctx, "ip"+u.Scheme[len("dns"):], u.Host)
 		for _, a := range addrs {
@@ -151,23 +152,21 @@ func dial(ctx context.Context, network, addr string) (net.Conn, func(), error) {
 	return c, func() { stop(); _ = c.Close() }, nil
 }
 
-// stream sends size bytes and wants them back. It reads while it sends: neither end
-// can hold all.
-func stream(ctx context.Context, addr string, size int) error {
+// stream sends bytes and wants them back. It reads while it sends: neither end can hold all.
+func stream(ctx context.Context, addr string, sent []byte) error {
 	c, done, err := dial(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer done()
-	sent := pattern(size)
 	wrote := make(chan error, 1)
 	go func() {
 		_, err := c.Write(sent)
 		wrote <- err
 	}()
-	got := make([]byte, size)
+	got := make([]byte, len(sent))
 	if n, err := io.ReadFull(c, got); err != nil {
-		return fmt.Errorf("%d of %d bytes came back: %w", n, size, err)
+		return fmt.Errorf("%d of %d bytes came back: %w", n, len(sent), err)
 	}
 	if !bytes.Equal(got, sent) {
 		return errors.New("other bytes came back than were sent")
@@ -175,17 +174,16 @@ func stream(ctx context.Context, addr string, size int) error {
 	return <-wrote
 }
 
-func datagram(ctx context.Context, addr string, size int) error {
+func datagram(ctx context.Context, addr string, sent []byte) error {
 	c, done, err := dial(ctx, "udp", addr)
 	if err != nil {
 		return err
 	}
 	defer done()
-	sent := pattern(size)
 	if _, err := c.Write(sent); err != nil {
 		return err
 	}
-	got := make([]byte, size+1)
+	got := make([]byte, len(sent)+1)
 	n, err := c.Read(got)
 	if err == nil && !bytes.Equal(got[:n], sent) {
 		return errors.New("other bytes came back than were sent")
@@ -193,9 +191,14 @@ func datagram(ctx context.Context, addr string, size int) error {
 	return err
 }
 
-func pattern(size int) []byte {
-	b := make([]byte, size)
+// payload is what the probe sends.
+func (p Probe) payload() []byte {
+	b := make([]byte, cmp.Or(p.Size, defaultSize))
 	for i := range b {
+		if p.Text != "" {
+			b[i] = p.Text[i%len(p.Text)]
+			continue
+		}
 		b[i] = byte(i*7 + i>>8)
 	}
 	return b

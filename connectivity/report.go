@@ -52,7 +52,7 @@ type Failure struct {
 	Step string `json:"step,omitempty"`
 	From string `json:"from"`
 	To   string `json:"to"`
-	URL  string `json:"url"`
+	URL  string `json:"url,omitempty"` // empty: it is about what was captured
 	// Problem is what was expected, and what happened.
 	Problem string `json:"problem"`
 	// Explanation is what the agents of both ends say; empty where they were not asked.
@@ -85,7 +85,10 @@ func (r *Result) text() string {
 	}
 	b.WriteByte('\n')
 	for _, f := range r.Failures {
-		fmt.Fprintf(&b, "    %s → %s (%s)", f.From, f.To, f.URL)
+		fmt.Fprintf(&b, "    %s → %s", f.From, f.To)
+		if f.URL != "" {
+			fmt.Fprintf(&b, " (%s)", f.URL)
+		}
 		if f.Step != "" {
 			fmt.Fprintf(&b, ", %s", f.Step)
 		}

@@ -38,6 +38,22 @@ func (r *runner) run(ctx context.Context, t test) Result {
 		result.Outcome, result.Reason = Failed, t.broken
 		return result
 	}
+	if t.watch == nil {
+		r.steps(ctx, t, &result)
+	} else if end, err := r.watch(ctx, t.watch); err != nil {
+		result.Outcome, result.Reason = Failed, err.Error()
+	} else {
+		r.steps(ctx, t, &result)
+		if failures := end(); len(failures) > 0 {
+			result.Outcome, result.Failures = Failed, append(result.Failures, failures...)
+		}
+	}
+	result.Took = time.Since(begin).Seconds()
+	return result
+}
+
+// steps makes the steps of a test until one fails.
+func (r *runner) steps(ctx context.Context, t test, result *Result) {
 	left := map[string]object{}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), execTime)
@@ -65,8 +81,6 @@ func (r *runner) run(ctx context.Context, t test) Result {
 			break
 		}
 	}
-	result.Took = time.Since(begin).Seconds()
-	return result
 }
 
 // step changes what is to be changed, and makes the checks until all are right at

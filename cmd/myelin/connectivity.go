@@ -18,7 +18,7 @@ import (
 // connectivityCommand is `myelin connectivity`.
 func connectivityCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "connectivity", Short: "Test the network of a Kubernetes cluster from within"}
-	cmd.AddCommand((&connectivityFlags{}).command(), probeCommand())
+	cmd.AddCommand((&connectivityFlags{}).command(), probeCommand(), captureCommand())
 	return cmd
 }
 
@@ -141,4 +141,21 @@ func probeCommand() *cobra.Command {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(connectivity.Run(cmd.Context(), probes))
 		},
 	}
+}
+
+// captureCommand is what the test's pods on the network of their nodes are told to do.
+func captureCommand() *cobra.Command {
+	var devices, texts []string
+	cmd := &cobra.Command{
+		Use:    "capture",
+		Short:  "Count the frames of devices that have a text, until a line is read: the tests' pods do this",
+		Args:   cobra.NoArgs,
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return connectivity.Capture(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), devices, texts)
+		},
+	}
+	cmd.Flags().StringArrayVar(&devices, "device", nil, "device to capture; may be repeated")
+	cmd.Flags().StringArrayVar(&texts, "text", nil, "text to look for; may be repeated")
+	return cmd
 }

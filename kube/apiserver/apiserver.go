@@ -130,20 +130,34 @@ func (s *Server) Remove(ctx context.Context, path string) error {
 // Exec runs a command in a pod's first container. It goes by the kubelet, and not by
 // the network that is tested.
 func (s *Server) Exec(ctx context.Context, namespace, pod string, command ...string) (stdout string, err error) {
+	var out bytes.Buffer
+	err = s.ExecIn(ctx, namespace, pod, nil, &out, command...)
+	return out.String(), err
+}
+
+// ExecIn is Exec of a command that reads stdin, unless that is nil, and whose output is written as it comes.
+func (s *Server) ExecIn(ctx context.Context, namespace, pod string, stdin io.Reader, stdout io.Writer,
+	command ...string,
+) error {
 	at := *s.base
 	at.Path += fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/exec", namespace, pod)
-	at.RawQuery = url.Values{"command": command, "stdout": {"true"}, "stderr": {"true"}}.Encode()
+	query := url.Values{"command": command, "stdout": {"true"}, "stderr": {"true"}}
+	if stdin != nil {
+		query.Set("stdin", "true")
+	}
+	at.RawQuery = query.Encode()
 	e, err := remotecommand.NewWebSocketExecutor(s.config, http.MethodGet, at.String())
 	if err != nil {
-		return "", fmt.Errorf("exec in %s/%s: %w", namespace, pod, err)
+		return fmt.Errorf("exec in %s/%s: %w", namespace, pod, err)
 	}
 	// What client-go would log is in the error.
 	ctx = klog.NewContext(ctx, logr.Discard())
-	var out, errs bytes.Buffer
-	if err := e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}); err != nil {
-		return out.String(), fmt.Errorf("exec in %s/%s: %w", namespace, pod, errors.Join(err, said(&errs)))
+	var errs bytes.Buffer
+	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &errs})
+	if err != nil {
+		return fmt.Errorf("exec in %s/%s: %w", namespace, pod, errors.Join(err, said(&errs)))
 	}
-	return out.String(), nil
+	return nil
 }
 
 // said is what a command wrote as an error.

@@ -7,6 +7,7 @@ here=$(dirname "$(realpath "$0")")
 export MYELIN_CLUSTER=${MYELIN_CLUSTER:-i$((BASHPID % 10000000))}
 . "$here/installed.sh"
 . "$here/hubble.sh"
+. "$here/encryption.sh"
 work=$(mktemp -d)
 trap '"$here/cluster.sh" down; rm -rf "$work"' EXIT
 step() { echo "── $*"; }
@@ -77,6 +78,8 @@ settled
 inside "$myelin" connectivity test --test '^(pod|service)'
 step "Hubble: relay, web page, certificates, metrics"
 hubble_test
+step "helm upgrade: WireGuard, and what travels between nodes"
+encryption_test
 step "helm uninstall"
 cluster kubectl delete ciliumnetworkpolicy everybody > /dev/null
 without_dns

@@ -29,7 +29,7 @@ nodeCleanup: {force: true, patience: 1s}
 securityContext:
   capabilities:
     # This machine has no SYS_RESOURCE, which only kernels before 5.11 need.
-    ciliumAgent: [NET_ADMIN, NET_RAW, BPF, PERFMON, SYS_ADMIN]
+    ciliumAgent: [NET_ADMIN, NET_RAW, BPF, PERFMON, SYS_ADMIN, SYS_NICE]
 YAML
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	"myelin/internal/capture"
 	"myelin/lab"
 	"myelin/route"
 	"myelin/status"
@@ -159,7 +160,7 @@ func (c *cluster) largestFrame(family int) int {
 	for i, name := range []string{"node1", "a2"} {
 		var f *os.File
 		check(c.t, c.end(name).Do(func() (err error) {
-			f, err = openCapture("eth0", receiveBuffer)
+			f, err = capture.Socket("eth0", receiveBuffer)
 			return err
 		}))
 		files = append(files, f)

@@ -188,12 +188,12 @@ func (r *replayer) again(f, times int) (twice int) {
 	var fd int
 	world := r.end("world")
 	check(r.t, world.Do(func() (err error) {
-		index, err := indexOf("eth0")
+		link, err := net.InterfaceByName("eth0")
 		if err == nil {
 			fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 		}
 		if err == nil {
-			err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: index})
+			err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: link.Index})
 		}
 		return err
 	}))

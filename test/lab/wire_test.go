@@ -3,13 +3,13 @@ package labtest
 import (
 	"encoding/binary"
 	"net/netip"
-	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"myelin/internal/capture"
 )
 
 // wirePacket is a packet that came by a wire. A large one of TCP or UDP (GSO) stands for frames that follow each other.
@@ -22,8 +22,7 @@ type wirePacket struct {
 // wire records the packets that come to a node by eth0.
 type wire struct {
 	c     *cluster
-	file  *os.File
-	ended atomic.Bool
+	ring  *capture.Ring
 	group errgroup.Group
 
 	mu   sync.Mutex
@@ -37,29 +36,23 @@ func (c *cluster) wire(node string) *wire { return c.wireAt(c.Node(node)) }
 func (c *cluster) wireAt(p place) *wire {
 	c.t.Helper()
 	w := &wire{c: c, from: map[netip.Addr][]wirePacket{}}
-	var ring []byte
 	check(c.t, p.Do(func() (err error) {
-		w.file, ring, err = openRing("eth0", func(fd int) error {
+		w.ring, err = capture.Open("eth0", slots, func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1)
 		})
 		return err
 	}))
-	w.group.Go(func() error { return eachSlot(w.file, ring, &w.ended, w.add) })
-	c.t.Cleanup(w.close)
+	w.group.Go(func() error { return w.ring.Each(w.add) })
+	c.t.Cleanup(func() { w.ring.Close() })
 	return w
-}
-
-func (w *wire) close() {
-	w.ended.Store(true)
-	w.file.Close()
 }
 
 // stop ends the recording, and returns packets by their source. One that the kernel had no room for fails the test.
 func (w *wire) stop() map[netip.Addr][]wirePacket {
 	w.c.t.Helper()
 	time.Sleep(patience(100 * time.Millisecond)) // what is still in the ring
-	w.c.noneLost(w.file)
-	w.close()
+	w.c.noneLost(w.ring)
+	w.ring.Close()
 	if err := w.group.Wait(); err != nil {
 		w.c.t.Errorf("record the packets of eth0: %v", err)
 	}
@@ -67,11 +60,10 @@ func (w *wire) stop() map[netip.Addr][]wirePacket {
 }
 
 // add records a packet of TCP or UDP. A struct virtio_net_hdr, whose third field is the GSO size, precedes its frame.
-func (w *wire) add(s ringSlot) {
+func (w *wire) add(s capture.Slot) {
 	const virtio = 10
-	frame, begin := s.frame(), binary.NativeEndian.Uint16(s[12:])
-	length, gso := int(binary.NativeEndian.Uint32(s[4:])), int(binary.NativeEndian.Uint16(s[begin-virtio+4:]))
-	source, headers := headersIn(frame)
+	length, gso := s.Length(), int(binary.NativeEndian.Uint16(s[s.Offset()-virtio+4:]))
+	source, headers := headersIn(s.Frame())
 	if !source.IsValid() {
 		return
 	}
@@ -80,7 +72,7 @@ func (w *wire) add(s ringSlot) {
 		p.frames = (length - headers + gso - 1) / gso
 		p.bytes += (p.frames - 1) * headers
 	}
-	p.at = time.Unix(int64(binary.NativeEndian.Uint32(s[16:])), int64(binary.NativeEndian.Uint32(s[20:])))
+	p.at = s.Time()
 	w.mu.Lock()
 	w.from[source] = append(w.from[source], p)
 	w.mu.Unlock()
