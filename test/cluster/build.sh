@@ -101,5 +101,8 @@ case ${1-} in
     ;;
   *) echo "build.sh [e2e]" >&2; exit 2 ;;
 esac
-[ -e "$images/made" ] || { make_images && touch "$images/made"; }
+if [ ! -e "$images/made" ]; then # not by ||, in which set -e has no effect
+  make_images
+  touch "$images/made"
+fi
 echo "$dir"
