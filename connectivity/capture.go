@@ -157,6 +157,9 @@ func (r *runner) watch(ctx context.Context, w *watch) (end func() []Failure, err
 	}, nil
 }
 
+// errEnded is the end of a capture that did not fail.
+var errEnded = errors.New("it ended")
+
 // captureSession is a capture in the pod of a node's network. It ends when stdin is closed.
 type captureSession struct {
 	host  *pod
@@ -180,9 +183,10 @@ func (r *runner) startCapture(ctx context.Context, host *pod, w *watch) (*captur
 		stdout.Close()
 		s.done <- err
 	}()
-	if line, err := s.out.ReadString('\n'); err != nil || line != captureReady+"\n" {
+	if line, err := s.out.ReadString('\n'); line != captureReady+"\n" {
 		stdin.Close()
-		return nil, fmt.Errorf("it says %q: %w", line, cmp.Or(<-s.done, err))
+		output.Close() // what else it writes is not read
+		return nil, fmt.Errorf("it says %q, want %q: %w", line, captureReady, cmp.Or(<-s.done, err, errEnded))
 	}
 	return s, nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +108,9 @@ func Test(ctx context.Context, o Options) (report *Report, err error) {
 		}
 	}
 	r := &runner{server: s, facts: f}
-	r.learnEncryption(ctx)
+	if slices.ContainsFunc(plan(f), func(t test) bool { return t.watch != nil && o.wants(t.name) }) {
+		r.learnEncryption(ctx)
+	}
 	for _, t := range plan(f) {
 		if !o.wants(t.name) {
 			continue

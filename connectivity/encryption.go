@@ -3,7 +3,6 @@ package connectivity
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -82,19 +81,6 @@ func (r *runner) learnNode(ctx context.Context, node string) error {
 	other, err := r.encryptionTo(ctx, node)
 	e.nodes = other.NodeTraffic == "encrypted"
 	return err
-}
-
-// agentJSON runs a command in the pod of the node's agent whose output is JSON. `myelin status` fails if something is
-// broken.
-func (r *runner) agentJSON(ctx context.Context, node string, out any, command ...string) error {
-	text, err := r.agent(ctx, node, append(command, "-o", "json")...)
-	if text != "" {
-		err = json.Unmarshal([]byte(text), out)
-	}
-	if err != nil {
-		return fmt.Errorf("myelin %s: %w", strings.Join(command, " "), err)
-	}
-	return nil
 }
 
 // encryptionTo is what a node's agent says of packets to the other node.

@@ -133,14 +133,24 @@ func (r *runner) agent(ctx context.Context, node string, args ...string) (string
 	return r.Exec(ctx, a.namespace, a.name, append([]string{"/myelin"}, args...)...)
 }
 
-func (r *runner) drops(ctx context.Context, node string) (map[string]drops, error) {
-	text, err := r.agent(ctx, node, "drops", "-o", "json")
-	if err != nil {
-		return nil, err
+// agentJSON is agent for a command that lists in JSON. What it prints counts, also if it fails: `myelin status` does so
+// if something is broken.
+func (r *runner) agentJSON(ctx context.Context, node string, out any, command ...string) error {
+	text, failed := r.agent(ctx, node, append(command, "-o", "json")...)
+	err := json.Unmarshal([]byte(text), out)
+	switch {
+	case err != nil && failed != nil:
+		return failed
+	case err != nil:
+		return fmt.Errorf("read the output of myelin %s: %w", strings.Join(command, " "), err)
 	}
+	return nil
+}
+
+func (r *runner) drops(ctx context.Context, node string) (map[string]drops, error) {
 	var rows []drops
-	if err := json.Unmarshal([]byte(text), &rows); err != nil {
-		return nil, fmt.Errorf("read what the agent says of drops: %w", err)
+	if err := r.agentJSON(ctx, node, &rows, "drops"); err != nil {
+		return nil, err
 	}
 	all := map[string]drops{}
 	for _, row := range rows {

@@ -195,11 +195,11 @@ func datagram(ctx context.Context, addr string, sent []byte) error {
 func (p Probe) payload() []byte {
 	b := make([]byte, cmp.Or(p.Size, defaultSize))
 	for i := range b {
-		if p.Text != "" {
+		if p.Text == "" {
+			b[i] = byte(i*7 + i>>8)
+		} else {
 			b[i] = p.Text[i%len(p.Text)]
-			continue
 		}
-		b[i] = byte(i*7 + i>>8)
 	}
 	return b
 }

@@ -185,18 +185,9 @@ func (r *replayer) again(f, times int) (twice int) {
 	frames := r.frames
 	r.frames = nil
 	r.mu.Unlock()
-	var fd int
-	world := r.end("world")
-	check(r.t, world.Do(func() (err error) {
-		link, err := net.InterfaceByName("eth0")
-		if err == nil {
-			fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-		}
-		if err == nil {
-			err = unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: link.Index})
-		}
-		return err
-	}))
+	fd, err := r.rawSocket("world", "eth0", 0)
+	check(r.t, err)
+	check(r.t, unix.SetNonblock(fd, false))
 	defer unix.Close(fd)
 	for range times {
 		for _, frame := range frames {
